@@ -1,0 +1,12 @@
+//! What both ends of Muster must agree on.
+//!
+//! No I/O and no runtime: ids, the invocation status machine, the wire types, the signed envelope, label
+//! selectors. The one exception is [`time::Timestamp::now`], so that no other file has to ask the system.
+
+pub mod envelope;
+pub mod ids;
+pub mod labels;
+pub mod selector;
+pub mod status;
+pub mod time;
+pub mod wire;

@@ -1,0 +1,207 @@
+//! The status machine of an invocation, and the fold that gives an execution its status.
+//!
+//! `pending → ack → started → succeeded | failed | cancelled`, and `timeout` from each of the first three. A
+//! terminal status accepts only a re-post of itself.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Pending,
+    Ack,
+    Started,
+    Succeeded,
+    Failed,
+    Cancelled,
+    Timeout,
+}
+
+/// What a reported status does to an invocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Step {
+    /// A legal advance.
+    Move,
+    /// The invocation rests there already: a success without effect.
+    Already,
+}
+
+/// Why a reported status is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("the invocation has ended as {0} and stays so")]
+    AlreadyTerminal(Status),
+    #[error("{from} does not lead to {to}")]
+    NotAnAdvance { from: Status, to: Status },
+}
+
+impl Status {
+    pub const ALL: [Self; 7] = [
+        Self::Pending,
+        Self::Ack,
+        Self::Started,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Timeout,
+    ];
+
+    /// The statuses that still wait for something.
+    pub const LIVE: [Self; 3] = [Self::Pending, Self::Ack, Self::Started];
+
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            Self::Pending | Self::Ack | Self::Started => false,
+            Self::Succeeded | Self::Failed | Self::Cancelled | Self::Timeout => true,
+        }
+    }
+
+    /// Answers every pair of statuses.
+    ///
+    /// # Errors
+    /// When `to` is not where an invocation at `from` may go.
+    pub fn advance(self, to: Self) -> Result<Step, Refused> {
+        use Status::{Ack, Cancelled, Failed, Pending, Started, Succeeded, Timeout};
+        if self == to {
+            return Ok(Step::Already);
+        }
+        match (self, to) {
+            (Pending, Ack | Timeout)
+            | (Ack, Started | Timeout)
+            | (Started, Succeeded | Failed | Cancelled | Timeout) => Ok(Step::Move),
+            (Succeeded | Failed | Cancelled | Timeout, _) => Err(Refused::AlreadyTerminal(self)),
+            (Pending | Ack | Started, _) => Err(Refused::NotAnAdvance { from: self, to }),
+        }
+    }
+
+    /// The statuses from which `self` is one advance away: the guard of the compare-and-set.
+    pub fn predecessors(self) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |from| from.advance(self) == Ok(Step::Move))
+    }
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Ack => "ack",
+            Self::Started => "started",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// The status of an execution, of how many targets it has in each status.
+///
+/// Settled: `succeeded` when all did, else the first of `timeout`, `failed`, `cancelled` that any has. Live:
+/// `started` once any target went that far, `ack` once any was acknowledged, `pending` before.
+#[must_use]
+pub fn fold(targets: impl IntoIterator<Item = Status>) -> Status {
+    let mut seen = [false; 7];
+    for status in targets {
+        seen[status as usize] = true;
+    }
+    let any = |status: Status| seen[status as usize];
+    let any_terminal = Status::ALL.into_iter().any(|s| s.is_terminal() && any(s));
+    if Status::LIVE.into_iter().any(any) {
+        if any(Status::Started) || any_terminal {
+            Status::Started
+        } else if any(Status::Ack) {
+            Status::Ack
+        } else {
+            Status::Pending
+        }
+    } else {
+        [Status::Timeout, Status::Failed, Status::Cancelled].into_iter().find(|s| any(*s)).unwrap_or(Status::Succeeded)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The text names no status.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no status: pending, ack, started, succeeded, failed, cancelled or timeout")]
+pub struct BadStatus(String);
+
+impl FromStr for Status {
+    type Err = BadStatus;
+    fn from_str(raw: &str) -> Result<Self, BadStatus> {
+        Self::ALL.into_iter().find(|s| s.as_str() == raw).ok_or_else(|| BadStatus(raw.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Status::*;
+
+    #[test]
+    fn every_pair_has_the_answer_of_the_published_machine() {
+        let moves = [
+            (Pending, Ack),
+            (Ack, Started),
+            (Started, Succeeded),
+            (Started, Failed),
+            (Started, Cancelled),
+            (Pending, Timeout),
+            (Ack, Timeout),
+            (Started, Timeout),
+        ];
+        for from in Status::ALL {
+            for to in Status::ALL {
+                let expected = if from == to {
+                    Ok(Step::Already)
+                } else if moves.contains(&(from, to)) {
+                    Ok(Step::Move)
+                } else if from.is_terminal() {
+                    Err(Refused::AlreadyTerminal(from))
+                } else {
+                    Err(Refused::NotAnAdvance { from, to })
+                };
+                assert_eq!(from.advance(to), expected, "{from} -> {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn predecessors_guard_the_compare_and_set() {
+        assert_eq!(Timeout.predecessors().collect::<Vec<_>>(), [Pending, Ack, Started]);
+        assert_eq!(Succeeded.predecessors().collect::<Vec<_>>(), [Started]);
+        assert_eq!(Pending.predecessors().count(), 0);
+    }
+
+    #[test]
+    fn the_fold_prefers_timeout_then_failed_then_cancelled() {
+        assert_eq!(fold([Succeeded, Succeeded]), Succeeded);
+        assert_eq!(fold([Succeeded, Cancelled]), Cancelled);
+        assert_eq!(fold([Cancelled, Failed, Succeeded]), Failed);
+        assert_eq!(fold([Failed, Timeout, Cancelled]), Timeout);
+    }
+
+    #[test]
+    fn a_live_execution_shows_how_far_any_target_is() {
+        assert_eq!(fold([Pending, Pending]), Pending);
+        assert_eq!(fold([Pending, Ack]), Ack);
+        assert_eq!(fold([Ack, Started]), Started);
+        assert_eq!(fold([Pending, Failed]), Started);
+    }
+
+    #[test]
+    fn names_are_those_of_the_wire() {
+        for status in Status::ALL {
+            assert_eq!(status.as_str().parse::<Status>().unwrap(), status);
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        }
+        assert!("Pending".parse::<Status>().is_err());
+    }
+}
