@@ -1,0 +1,331 @@
+//! A control that says what no `muster-control` would say.
+//!
+//! It is as strict towards the daemon as the real one: who asks, with which key, in which type, for which node, with
+//! which callback token, along which edge of the status machine. What it finds wrong it refuses as the real one does,
+//! and keeps as a complaint that fails the story at its end, unless the story expects it.
+
+mod server;
+mod state;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
+
+use muster_shared::{
+    envelope::{Envelope, Signer},
+    ids::{Digest, EventId, ExecutionId, NodeId},
+    status::Status,
+    time::Timestamp,
+    wire::{ActionKind, ActionRequest, BaselineUpdated, Callback, CapabilityManifest, ViolationReport},
+};
+use tempfile::TempDir;
+
+use crate::{
+    Musterd, chance,
+    daemon::{kill_supervisors_under, supervisors_under},
+    until,
+    world::free_port,
+};
+
+use state::{Link, Shared, State};
+pub use state::{Taken, Verdict as AnswerWith};
+
+/// The bootstrap token that it takes.
+const BOOTSTRAP_TOKEN: &str = "fake-bootstrap-token";
+
+pub struct FakeControl {
+    shared: Arc<Shared>,
+    signer: Signer,
+    ca_file: PathBuf,
+    dir: TempDir,
+}
+
+impl FakeControl {
+    /// A control with a CA and a signing key of its own that listens on loopback.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub async fn new() -> Self {
+        crate::use_ring();
+        let dir = tempfile::Builder::new()
+            .prefix("muster-fake-")
+            .tempdir()
+            .expect("a directory can be made");
+        let signer = Signer::from_seed(&chance());
+        let port = free_port();
+        let pki = server::pki();
+        let ca_file = dir.path().join("ca.pem");
+        std::fs::write(&ca_file, &pki.ca_pem).expect("the CA can be written");
+        let shared = Arc::new(Shared::new(
+            port,
+            pki.ca_pem.clone(),
+            signer.public_key(),
+            signer.keyid().to_owned(),
+        ));
+        server::serve(Arc::clone(&shared), &pki).await;
+        Self {
+            shared,
+            signer,
+            ca_file,
+            dir,
+        }
+    }
+
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Enrols a daemon that a story has prepared, starts it and waits for its stream.
+    pub async fn start_node(&self, prepare: impl FnOnce(&mut Musterd)) -> Musterd {
+        let mut musterd = Musterd::new(self.dir.path(), "node");
+        prepare(&mut musterd);
+        let _ = musterd
+            .try_enroll(&self.shared.base(), BOOTSTRAP_TOKEN, &self.ca_file)
+            .await
+            .expect(0);
+        self.launch(&mut musterd).await;
+        musterd
+    }
+
+    /// Starts the daemon (again) and waits until it holds a new stream and has declared itself.
+    pub async fn launch(&self, musterd: &mut Musterd) {
+        let (streams, manifests) = {
+            let state = self.state();
+            (state.streams_opened, state.manifests.len())
+        };
+        musterd.launch();
+        until("the daemon opens its stream and declares itself", async || {
+            if let Some(status) = musterd.daemon().ended() {
+                panic!("musterd ended: {status}\n{}", musterd.log());
+            }
+            let state = self.state();
+            (state.streams_opened > streams && state.manifests.len() > manifests).then_some(())
+        })
+        .await;
+    }
+
+    /// The node that enrolled here.
+    ///
+    /// # Panics
+    /// When none did.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.state().node.as_ref().expect("a node is enrolled").id
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+
+    // ---- what it sends
+
+    /// A request that its node should take: for it, unexpired, with a callback token.
+    #[must_use]
+    pub fn request(&self, action: &str, kind: ActionKind) -> ActionRequest {
+        let now = Timestamp::now();
+        let execution_id = ExecutionId::mint(now, chance());
+        let node_id = self.node_id();
+        let callback_token = format!("token-of-{execution_id}");
+        self.state().tokens.insert(execution_id, callback_token.clone());
+        ActionRequest {
+            event_id: EventId::mint(now, chance()),
+            occurred_at: now,
+            execution_id,
+            node_id,
+            action: action.parse().expect("a story names real actions"),
+            kind,
+            parameters: None,
+            timeout_seconds: 30,
+            callback_url: format!(
+                "{}/v1/nodes/{node_id}/executions/{execution_id}",
+                self.shared.base()
+            ),
+            expires_at: now.plus(Duration::from_secs(120)),
+            callback_token,
+            hook_digest: None,
+        }
+    }
+
+    /// A request for a hook with the digest that control holds as its baseline.
+    #[must_use]
+    pub fn hook_request(&self, hook: &str, digest: Digest) -> ActionRequest {
+        ActionRequest {
+            hook_digest: Some(digest),
+            ..self.request(hook, ActionKind::Hook)
+        }
+    }
+
+    /// An approval of a digest.
+    #[must_use]
+    pub fn approval(&self, hook: &str, digest: Digest) -> BaselineUpdated {
+        let now = Timestamp::now();
+        BaselineUpdated {
+            event_id: EventId::mint(now, chance()),
+            occurred_at: now,
+            node_id: self.node_id(),
+            expires_at: now.plus(Duration::from_secs(120)),
+            hook: hook.parse().expect("a story names real hooks"),
+            digest,
+            approved_at: now,
+        }
+    }
+
+    #[must_use]
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// Pushes a sealed request.
+    pub fn push(&self, request: &ActionRequest) {
+        let envelope = self.signer.seal(request).expect("a request is JSON");
+        self.push_envelope("action_request", &request.event_id.to_string(), &envelope);
+    }
+
+    /// Pushes a sealed approval.
+    pub fn push_approval(&self, approval: &BaselineUpdated) {
+        let envelope = self.signer.seal(approval).expect("an approval is JSON");
+        self.push_envelope("hook_baseline_updated", &approval.event_id.to_string(), &envelope);
+    }
+
+    pub fn push_envelope(&self, event: &str, id: &str, envelope: &Envelope) {
+        self.push_frame(
+            event,
+            id,
+            &serde_json::to_string(envelope).expect("an envelope is JSON"),
+        );
+    }
+
+    /// Pushes any frame.
+    pub fn push_frame(&self, event: &str, id: &str, data: &str) {
+        self.push_raw(&format!("event: {event}\nid: {id}\ndata: {data}\n\n"));
+    }
+
+    /// Pushes bytes as they are.
+    ///
+    /// # Panics
+    /// When no stream is open.
+    pub fn push_raw(&self, text: &str) {
+        let state = self.state();
+        let stream = state.stream.as_ref().expect("a stream is open");
+        stream.send(text.to_owned().into()).expect("the stream is alive");
+    }
+
+    // ---- how it fails
+
+    /// Answers the next callbacks so, one each, before it behaves again.
+    pub fn answer_next(&self, answers: impl IntoIterator<Item = AnswerWith>) {
+        self.state().answers.extend(answers);
+    }
+
+    /// Breaks the stream's connection without a word.
+    pub fn cut_stream(&self) {
+        let mut state = self.state();
+        state.stream = None;
+        if let Some(connection) = state.stream_connection.take() {
+            connection.notify_one();
+        }
+    }
+
+    /// Ends the stream as a server that shuts down does.
+    pub fn end_stream(&self) {
+        self.state().stream = None;
+    }
+
+    /// Keeps the stream open and says nothing more on it, not even a keep-alive.
+    pub fn go_silent(&self) {
+        self.state().silent = true;
+    }
+
+    /// Takes no connection, and breaks those there are.
+    pub fn go_away(&self) {
+        self.state().link = Link::Away;
+        self.cut_stream();
+    }
+
+    pub fn come_back(&self) {
+        self.state().link = Link::Up;
+    }
+
+    // ---- what it was told
+
+    #[must_use]
+    pub fn streams_opened(&self) -> usize {
+        self.state().streams_opened
+    }
+
+    #[must_use]
+    pub fn manifests(&self) -> Vec<CapabilityManifest> {
+        self.state().manifests.clone()
+    }
+
+    #[must_use]
+    pub fn violations(&self) -> Vec<ViolationReport> {
+        self.state().violations.clone()
+    }
+
+    /// Every callback that came in for an execution, whatever the answer was.
+    #[must_use]
+    pub fn callbacks(&self, execution: ExecutionId) -> Vec<Taken> {
+        self.state()
+            .callbacks
+            .iter()
+            .filter(|taken| taken.execution == execution)
+            .cloned()
+            .collect()
+    }
+
+    /// Waits for the terminal callback that was answered 200.
+    pub async fn outcome(&self, execution: ExecutionId) -> Callback {
+        until(&format!("the node settles {execution}"), async || {
+            let taken = self.callbacks(execution);
+            taken
+                .into_iter()
+                .find(|taken| taken.callback.status.is_terminal() && taken.answered == 200)
+                .map(|taken| taken.callback)
+        })
+        .await
+    }
+
+    /// The statuses that were accepted for an execution, in order.
+    #[must_use]
+    pub fn advances(&self, execution: ExecutionId) -> Vec<Status> {
+        let mut statuses: Vec<Status> = self
+            .callbacks(execution)
+            .iter()
+            .filter(|t| t.answered == 200)
+            .map(|t| t.callback.status)
+            .collect();
+        statuses.dedup();
+        statuses
+    }
+
+    /// The bytes uploaded for an execution.
+    #[must_use]
+    pub fn upload(&self, execution: ExecutionId) -> Option<Vec<u8>> {
+        self.state().uploads.get(&execution).cloned()
+    }
+
+    /// What the daemon did that a real control would refuse; taken out, so that a story can expect it.
+    #[must_use]
+    pub fn take_complaints(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().complaints)
+    }
+}
+
+impl Drop for FakeControl {
+    fn drop(&mut self) {
+        let left = supervisors_under(self.dir.path());
+        kill_supervisors_under(self.dir.path());
+        if !std::thread::panicking() {
+            let complaints = self.take_complaints();
+            assert!(complaints.is_empty(), "the daemon misbehaved: {complaints:#?}");
+            assert!(
+                left.is_empty(),
+                "supervisors outlive their daemon and their invocations: {left:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What the fake control knows: one node, its stream, and everything it ever said.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use muster_shared::{
+    ids::{ExecutionId, NodeId},
+    status::Status,
+    wire::{Callback, CapabilityManifest, ViolationReport},
+};
+use tokio::sync::{Notify, mpsc};
+
+/// What to answer to one callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A problem with this status and no effect.
+    Status(u16),
+    /// No answer: the connection breaks before the callback had an effect.
+    HangUp,
+    /// The connection breaks after the callback took effect: the answer is lost, not the callback.
+    TakeAndHangUp,
+}
+
+/// A callback as it came in.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub execution: ExecutionId,
+    pub callback: Callback,
+    /// The status of the answer; 0 when there was none.
+    pub answered: u16,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    Up,
+    Away,
+}
+
+pub(super) struct NodeKey {
+    pub(super) id: NodeId,
+    pub(super) nsk: String,
+}
+
+pub(super) struct Shared {
+    pub(super) port: u16,
+    pub(super) ca_pem: String,
+    pub(super) public_key: [u8; 32],
+    pub(super) keyid: String,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) link: Link,
+    pub(super) node: Option<NodeKey>,
+    pub(super) stream: Option<mpsc::UnboundedSender<Bytes>>,
+    pub(super) stream_connection: Option<Arc<Notify>>,
+    pub(super) silent: bool,
+    pub(super) streams_opened: usize,
+    pub(super) manifests: Vec<CapabilityManifest>,
+    pub(super) violations: Vec<ViolationReport>,
+    pub(super) tokens: HashMap<ExecutionId, String>,
+    pub(super) statuses: HashMap<ExecutionId, Status>,
+    pub(super) declared: HashMap<ExecutionId, u64>,
+    pub(super) uploads: HashMap<ExecutionId, Vec<u8>>,
+    pub(super) callbacks: Vec<Taken>,
+    pub(super) answers: VecDeque<Verdict>,
+    pub(super) complaints: Vec<String>,
+}
+
+impl Shared {
+    pub(super) fn new(port: u16, ca_pem: String, public_key: [u8; 32], keyid: String) -> Self {
+        let state = State {
+            link: Link::Up,
+            node: None,
+            stream: None,
+            stream_connection: None,
+            silent: false,
+            streams_opened: 0,
+            manifests: vec![],
+            violations: vec![],
+            tokens: HashMap::new(),
+            statuses: HashMap::new(),
+            declared: HashMap::new(),
+            uploads: HashMap::new(),
+            callbacks: vec![],
+            answers: VecDeque::new(),
+            complaints: vec![],
+        };
+        Self {
+            port,
+            ca_pem,
+            public_key,
+            keyid,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn base(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A story that failed while it looked has nothing to hide from the others.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

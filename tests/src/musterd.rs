@@ -1,0 +1,166 @@
+//! One real `musterd` with directories of its own.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+};
+
+use muster_shared::ids::Digest;
+
+use crate::{Daemon, binaries::binary, operator::Said};
+
+/// What a hook script may write instead of the directory of its node, which it cannot know beforehand.
+pub const DIR_MARK: &str = "@DIR@";
+
+pub struct Musterd {
+    pub name: String,
+    /// Where hooks of stories leave their traces.
+    pub dir: PathBuf,
+    pub state: PathBuf,
+    pub hooks: PathBuf,
+    config: Option<PathBuf>,
+    daemon: Option<Daemon>,
+}
+
+impl Musterd {
+    /// Makes the directories of a node that is not enrolled yet.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    #[must_use]
+    pub fn new(under: &Path, name: &str) -> Self {
+        let dir = under.join(name);
+        let (state, hooks) = (dir.join("state"), dir.join("hooks.d"));
+        fs::create_dir_all(&hooks).expect("directories can be made");
+        Self {
+            name: name.to_owned(),
+            dir,
+            state,
+            hooks,
+            config: None,
+            daemon: None,
+        }
+    }
+
+    /// Gives it a configuration file, read at its next start.
+    pub fn configure(&mut self, toml: &str) {
+        let path = self.dir.join("agent.toml");
+        fs::write(&path, toml).expect("the configuration can be written");
+        self.config = Some(path);
+    }
+
+    /// Installs a hook as an admin would: written beside, then renamed into place with its mode.
+    pub fn install_hook(&self, name: &str, script: impl AsRef<[u8]>) {
+        let script = script.as_ref();
+        let script = match std::str::from_utf8(script) {
+            Ok(text) => text.replace(DIR_MARK, &self.dir.to_string_lossy()).into_bytes(),
+            Err(_) => script.to_owned(),
+        };
+        let aside = self.dir.join(format!("{name}.new"));
+        fs::write(&aside, script).expect("a hook can be written");
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).expect("its mode can be set");
+        fs::rename(aside, self.hook_path(name)).expect("it can be installed");
+    }
+
+    #[must_use]
+    pub fn hook_path(&self, name: &str) -> PathBuf {
+        self.hooks.join(name)
+    }
+
+    /// The digest of the hook as it lies there now.
+    #[must_use]
+    pub fn hook_digest(&self, name: &str) -> Digest {
+        Digest::of(&fs::read(self.hook_path(name)).expect("the hook can be read"))
+    }
+
+    /// Tries to enrol.
+    pub async fn try_enroll(&self, server: &str, token: &str, ca_file: &Path) -> Said {
+        let token_file = self.dir.join("bootstrap-token");
+        fs::write(&token_file, token).expect("the token can be written");
+        fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).expect("its mode can be set");
+        let mut command = tokio::process::Command::from(self.command("enroll"));
+        command
+            .args(["--server", server, "--token-file"])
+            .arg(token_file)
+            .arg("--ca-file")
+            .arg(ca_file);
+        crate::operator::said_by(command).await
+    }
+
+    /// A command line of `musterd` with this node's state directory.
+    #[must_use]
+    pub fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(binary("musterd"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.arg(verb).arg("--state-dir").arg(&self.state);
+        command
+    }
+
+    /// A command line of `musterd run` as this node is started.
+    #[must_use]
+    pub fn run_command(&self) -> Command {
+        let mut command = self.command("run");
+        command.arg("--hooks-dir").arg(&self.hooks);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command
+    }
+
+    /// Starts the daemon, without waiting for anything.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub fn launch(&mut self) {
+        assert!(self.daemon.is_none(), "{} runs already", self.name);
+        self.daemon = Some(Daemon::start(
+            &self.name,
+            self.run_command(),
+            &self.dir.join("log"),
+        ));
+    }
+
+    pub fn kill9(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill9();
+        }
+    }
+
+    /// Stops it in the polite way.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub async fn stop(&mut self) -> ExitStatus {
+        let mut daemon = self.daemon.take().expect("a stopped node was running");
+        daemon.stop().await
+    }
+
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().expect("the node runs")
+    }
+
+    /// What the daemon logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// A file that hooks of a story append to; nothing when none did yet.
+    #[must_use]
+    pub fn trace(&self, file: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join(file)).unwrap_or_default()).into_owned()
+    }
+
+    /// The lines of such a file.
+    #[must_use]
+    pub fn trace_lines(&self, file: &str) -> Vec<String> {
+        self.trace(file).lines().map(str::to_owned).collect()
+    }
+}

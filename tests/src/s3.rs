@@ -1,0 +1,51 @@
+//! A real S3 server that checks every signature.
+
+use std::{path::Path, process::Command};
+
+use crate::{Daemon, binaries::tool, until, world::free_port};
+
+pub const ACCESS_KEY_ID: &str = "story-access-key";
+pub const SECRET_ACCESS_KEY: &str = "story-secret-key-0123456789";
+pub const BUCKET: &str = "outputs";
+
+pub struct S3 {
+    pub endpoint: String,
+    pub root: std::path::PathBuf,
+    _server: Daemon,
+}
+
+impl S3 {
+    /// Starts it with one empty bucket in a directory.
+    ///
+    /// # Panics
+    /// When the server is not installed, or does not start.
+    pub async fn start(dir: &Path) -> Self {
+        let root = dir.join("s3");
+        std::fs::create_dir_all(root.join(BUCKET)).expect("a bucket is a directory");
+        let port = free_port();
+        let mut command = Command::new(tool("s3s-fs", "S3S_FS"));
+        command
+            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--access-key", ACCESS_KEY_ID, "--secret-key", SECRET_ACCESS_KEY])
+            .arg(&root);
+        let server = Daemon::start("s3s-fs", command, &dir.join("s3.log"));
+        until("the S3 server listens", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port))
+                .await
+                .ok()
+                .map(drop)
+        })
+        .await;
+        Self {
+            endpoint: format!("http://127.0.0.1:{port}"),
+            root,
+            _server: server,
+        }
+    }
+
+    /// The bytes that the bucket holds under a key.
+    #[must_use]
+    pub fn object(&self, key: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.root.join(BUCKET).join(key)).ok()
+    }
+}
