@@ -1,0 +1,19 @@
+# Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
+
+.PHONY: build test lint demo clean
+
+build:
+	cargo build --workspace --locked
+
+test:
+	scripts/test
+
+lint:
+	scripts/lint
+
+# `make demo KEEP=1` leaves it running.
+demo:
+	KEEP=$(KEEP) scripts/demo
+
+clean:
+	cargo clean
