@@ -1,0 +1,129 @@
+//! Everything that can end a command early, with its words and its exit code.
+
+use std::{fmt::Write as _, io, time::Duration};
+
+use muster_shared::{ids::ExecutionId, wire::Problem};
+
+use crate::{exit::Exit, problem, text};
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What was typed, set or written in the context file cannot be carried out.
+    Usage(String),
+    /// Control answered with a problem. The selector is the text that the problem's position points into.
+    Refused {
+        problem: Box<Problem>,
+        selector: Option<String>,
+    },
+    /// A name led nowhere.
+    NoSuch(String),
+    /// It was carried out on no node at all.
+    NoMatch(String),
+    /// Nobody answered; asking again may help.
+    Unreachable(String),
+    /// Somebody answered whose certificate does not hold; asking again does not help.
+    Untrusted(String),
+    /// An answer that this program does not understand.
+    Unexpected(String),
+    /// Something on this machine went wrong.
+    Local {
+        doing: String,
+        err: io::Error,
+    },
+    WaitOver {
+        execution: ExecutionId,
+        limit: Duration,
+    },
+    Interrupted {
+        execution: ExecutionId,
+    },
+}
+
+impl Failure {
+    pub(crate) fn local(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |err| Self::Local { doing, err }
+    }
+
+    /// Tells a refusal which selector it was about.
+    pub(crate) fn about_selector(self, text: Option<&str>) -> Self {
+        match self {
+            Self::Refused {
+                problem,
+                selector: None,
+            } => Self::Refused {
+                problem,
+                selector: text.map(str::to_owned),
+            },
+            other @ (Self::Usage(_)
+            | Self::Refused { .. }
+            | Self::NoSuch(_)
+            | Self::NoMatch(_)
+            | Self::Unreachable(_)
+            | Self::Untrusted(_)
+            | Self::Unexpected(_)
+            | Self::Local { .. }
+            | Self::WaitOver { .. }
+            | Self::Interrupted { .. }) => other,
+        }
+    }
+
+    /// Whether the same question may well be answered in a moment.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused { problem, .. } => matches!(problem.status, 408 | 425 | 429 | 500..=599),
+            Self::Usage(_)
+            | Self::NoSuch(_)
+            | Self::NoMatch(_)
+            | Self::Untrusted(_)
+            | Self::Unexpected(_)
+            | Self::Local { .. }
+            | Self::WaitOver { .. }
+            | Self::Interrupted { .. } => false,
+        }
+    }
+
+    /// Whether control said that there is no such output.
+    pub(crate) fn is_code(&self, code: &str) -> bool {
+        matches!(self, Self::Refused { problem, .. } if problem.code.as_deref() == Some(code))
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) => Exit::Usage,
+            Self::Refused { problem, .. } => problem::exit(problem),
+            Self::NoSuch(_) => Exit::Refused,
+            Self::NoMatch(_) => Exit::NoMatch,
+            Self::Unreachable(_) | Self::Untrusted(_) => Exit::Unreachable,
+            Self::Unexpected(_) | Self::Local { .. } => Exit::Other,
+            Self::WaitOver { .. } => Exit::WaitOver,
+            Self::Interrupted { .. } => Exit::Interrupted,
+        }
+    }
+
+    /// What standard error shows, without the line break at its end.
+    pub(crate) fn words(&self) -> String {
+        let mut words = "muster: ".to_owned();
+        // Writing into a String cannot fail.
+        let _ = match self {
+            Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => write!(words, "{what}"),
+            Self::Refused { problem, selector } => {
+                write!(words, "{}", problem::explain(problem, selector.as_deref()))
+            }
+            Self::Unreachable(why) | Self::Untrusted(why) => write!(words, "cannot reach control: {why}"),
+            Self::Unexpected(what) => write!(words, "unexpected answer: {what}"),
+            Self::Local { doing, err } => write!(words, "{doing}: {err}"),
+            Self::WaitOver { execution, limit } => write!(
+                words,
+                "stopped waiting after {}; the execution goes on. To watch it:\n  muster execution watch {execution}",
+                text::took(*limit)
+            ),
+            Self::Interrupted { execution } => write!(
+                words,
+                "stopped waiting; the execution goes on. To watch it:\n  muster execution watch {execution}"
+            ),
+        };
+        words
+    }
+}

@@ -1,0 +1,148 @@
+//! The only place that writes: results to standard output, words to standard error.
+//!
+//! A reader that has closed its end wants no more: that ends the writing and is no failure.
+
+use std::{
+    cell::Cell,
+    io::{self, IsTerminal as _, Write as _},
+};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::{failure::Failure, table::Table};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// Columns for people.
+    #[default]
+    Table,
+    /// More columns, whole digests and times in RFC 3339.
+    Wide,
+    /// JSON, as the API has it; lists are {"items": […]}.
+    Json,
+    /// One name or id per line.
+    Name,
+    /// The bytes as they are; only of `execution output`.
+    Raw,
+}
+
+pub(crate) struct Screen {
+    format: Format,
+    colour: bool,
+    /// Whether standard error is a terminal that can redraw a line.
+    live: bool,
+    stdout_closed: Cell<bool>,
+}
+
+impl Screen {
+    /// Asks the two streams what they are.
+    pub(crate) fn new(format: Format, no_color: bool) -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let plain = no_color || set("NO_COLOR") || dumb;
+        Self {
+            format,
+            colour: io::stdout().is_terminal() && !plain,
+            live: io::stderr().is_terminal() && !dumb,
+            stdout_closed: Cell::new(false),
+        }
+    }
+
+    pub(crate) const fn format(&self) -> Format {
+        self.format
+    }
+
+    pub(crate) const fn is_live(&self) -> bool {
+        self.live
+    }
+
+    pub(crate) fn is_wide(&self) -> bool {
+        self.format == Format::Wide
+    }
+
+    /// Whether nobody reads standard output any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.stdout_closed.get()
+    }
+
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.is_closed() {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {
+                self.stdout_closed.set(true);
+                Ok(())
+            }
+            written => written.map_err(Failure::local("writing to standard output")),
+        }
+    }
+
+    pub(crate) fn print(&self, line: &str) -> Result<(), Failure> {
+        self.bytes(format!("{line}\n").as_bytes())
+    }
+
+    pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value)
+            .map_err(|err| Failure::Unexpected(format!("it cannot be written as JSON: {err}")))?;
+        self.print(&text)
+    }
+
+    pub(crate) fn table(&self, table: &Table) -> Result<(), Failure> {
+        self.print(&table.render(self.colour))
+    }
+
+    /// One thing: its JSON, its name, or its table.
+    pub(crate) fn one<T: Serialize>(
+        &self,
+        item: &T,
+        name: impl FnOnce(&T) -> String,
+        table: impl FnOnce(&T, bool) -> Table,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => self.json(item),
+            Format::Name => self.print(&name(item)),
+            Format::Table | Format::Wide | Format::Raw => self.table(&table(item, self.is_wide())),
+        }
+    }
+
+    /// Many things: `{"items": […]}`, their names, or one table. `noun` names what an empty list has none of.
+    pub(crate) fn list<T: Serialize>(
+        &self,
+        items: &[T],
+        noun: &str,
+        name: impl Fn(&T) -> String,
+        table: impl FnOnce(&[T], bool) -> Table,
+    ) -> Result<(), Failure> {
+        #[derive(Serialize)]
+        struct List<'a, T> {
+            items: &'a [T],
+        }
+        match self.format {
+            Format::Json => return self.json(&List { items }),
+            Format::Name => {
+                let mut names: Vec<_> = items.iter().map(name).collect();
+                names.dedup();
+                return names.iter().try_for_each(|name| self.print(name));
+            }
+            Format::Table | Format::Wide | Format::Raw => {}
+        }
+        if items.is_empty() {
+            self.say(&format!("no {noun}"));
+            return Ok(());
+        }
+        self.table(&table(items, self.is_wide()))
+    }
+
+    /// Words for people. That nobody can read them is no reason to stop.
+    pub(crate) fn say(&self, words: &str) {
+        say(words);
+    }
+}
+
+/// Words for people, when no screen was set up yet.
+pub(crate) fn say(words: &str) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
