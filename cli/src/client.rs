@@ -1,0 +1,303 @@
+//! Control's HTTP API: one request, its answer or why there is none.
+
+use std::time::Duration;
+
+use muster_shared::{
+    ids::ProjectId,
+    wire::{Page, Problem},
+};
+use reqwest::{
+    Method, Response, StatusCode, Url,
+    header::{AUTHORIZATION, HeaderValue},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    failure::Failure,
+    reach::{self, Peer},
+    settings::{Settings, is_loopback},
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a whole request with its answer; streams have none.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A stream that has been silent for this long is dead: control sends a comment every 25 s.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The largest page that control gives.
+const PAGE_LEN_MAX: usize = 200;
+/// No problem document is longer.
+const PROBLEM_BYTES_MAX: usize = 256 * 1024;
+
+pub(crate) struct Client {
+    http: reqwest::Client,
+    peer: Peer,
+    authorization: Option<HeaderValue>,
+}
+
+/// A path below the server's URL, segment by segment, and its query.
+#[derive(Clone, Default)]
+pub(crate) struct Route {
+    segments: Vec<String>,
+    query: Vec<(&'static str, String)>,
+}
+
+impl Route {
+    pub(crate) fn new<const N: usize>(segments: [&str; N]) -> Self {
+        Self {
+            segments: segments.map(str::to_owned).to_vec(),
+            query: Vec::new(),
+        }
+    }
+
+    pub(crate) fn project<const N: usize>(project: ProjectId, rest: [&str; N]) -> Self {
+        let mut route = Self::new(["v1", "projects", &project.to_string()]);
+        route.segments.extend(rest.map(str::to_owned));
+        route
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: Option<impl ToString>) -> Self {
+        self.query.extend(value.map(|value| (name, value.to_string())));
+        self
+    }
+
+    fn url(&self, server: &Url) -> Url {
+        let mut url = server.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(&self.segments);
+        }
+        if !self.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&self.query);
+        }
+        url
+    }
+}
+
+impl Client {
+    /// `authorized` is false for what control tells anybody.
+    pub(crate) fn new(settings: &Settings, authorized: bool) -> Result<Self, Failure> {
+        let server = settings.server()?;
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(SILENCE_MAX);
+        if is_loopback(&server) {
+            builder = builder.no_proxy();
+        }
+        let mut ca_file = None;
+        if server.scheme() == "https" {
+            let file = settings.ca_file()?;
+            builder = builder.tls_backend_preconfigured(reach::trusting(file)?);
+            ca_file = Some(file.clone());
+        } else {
+            builder = builder.tls_backend_preconfigured(reach::trusting_nobody()?);
+        }
+        let http = builder
+            .build()
+            .map_err(|err| Failure::Unexpected(format!("the HTTP client cannot be set up: {err}")))?;
+        let authorization = if authorized { Some(bearer(settings)?) } else { None };
+        Ok(Self {
+            http,
+            peer: Peer { server, ca_file },
+            authorization,
+        })
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, route: &Route) -> Result<T, Failure> {
+        self.ask(Method::GET, route, None::<&()>).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        route: &Route,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.ask(Method::POST, route, Some(body)).await
+    }
+
+    pub(crate) async fn patch<T: DeserializeOwned>(
+        &self,
+        route: &Route,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.ask(Method::PATCH, route, Some(body)).await
+    }
+
+    /// Follows the cursor until `limit` items are there, or all of them.
+    pub(crate) async fn pages<T: DeserializeOwned>(
+        &self,
+        route: &Route,
+        limit: Option<usize>,
+    ) -> Result<Page<T>, Failure> {
+        let mut all = Page {
+            items: Vec::new(),
+            next_cursor: None,
+        };
+        loop {
+            let wanted = limit.map_or(PAGE_LEN_MAX, |limit| (limit - all.items.len()).min(PAGE_LEN_MAX));
+            let ask = route
+                .clone()
+                .with("limit", Some(wanted))
+                .with("cursor", all.next_cursor.as_ref());
+            let page: Page<T> = self.get(&ask).await?;
+            if page.next_cursor.is_some() && page.next_cursor == all.next_cursor {
+                return Err(Failure::Unexpected(
+                    "the same page comes again and again".to_owned(),
+                ));
+            }
+            all.items.extend(page.items);
+            all.next_cursor = page.next_cursor;
+            if all.next_cursor.is_none() || limit.is_some_and(|limit| all.items.len() >= limit) {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// A body of any length, to be read piece by piece.
+    pub(crate) async fn open(&self, route: &Route, last_event: Option<i64>) -> Result<Response, Failure> {
+        let mut request = self.request(Method::GET, route);
+        if let Some(id) = last_event {
+            request = request.header("Last-Event-ID", id);
+        }
+        // Only the head is bounded: the body comes for as long as it likes.
+        let response = tokio::time::timeout(REQUEST_TIMEOUT, request.send())
+            .await
+            .map_err(|_| Failure::Unreachable(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())))?;
+        accepted(response.map_err(|err| self.lost(&err))?).await
+    }
+
+    /// Hands a body over piece by piece, for as long as `take` wants more.
+    pub(crate) async fn download(
+        &self,
+        route: &Route,
+        mut take: impl FnMut(&[u8]) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let mut response = self.open(route, None).await?;
+        while let Some(piece) = response.chunk().await.map_err(|err| self.lost(&err))? {
+            if !take(&piece)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lost(&self, err: &reqwest::Error) -> Failure {
+        self.peer.failure(err, SILENCE_MAX)
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let changes = method != Method::GET;
+        let mut request = self.request(method, route).timeout(REQUEST_TIMEOUT);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let failed = |err: reqwest::Error| {
+            let mut failure = self.peer.failure(&err, REQUEST_TIMEOUT);
+            if let Failure::Unreachable(why) = &mut failure
+                && changes
+                && !err.is_connect()
+            {
+                why.push_str("; what was asked may have been done all the same");
+            }
+            failure
+        };
+        let response = accepted(request.send().await.map_err(failed)?).await?;
+        let path = response.url().path().to_owned();
+        let bytes = response.bytes().await.map_err(failed)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|err| Failure::Unexpected(format!("the answer of {path} is not understood: {err}")))
+    }
+
+    fn request(&self, method: Method, route: &Route) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, route.url(&self.peer.server));
+        match &self.authorization {
+            Some(value) => request.header(AUTHORIZATION, value.clone()),
+            None => request,
+        }
+    }
+}
+
+fn bearer(settings: &Settings) -> Result<HeaderValue, Failure> {
+    let token = settings.token()?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+        .map_err(|_| Failure::Usage("the token has a character that no header can carry".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// A 2xx answer, or the refusal in its stead.
+async fn accepted(mut response: Response) -> Result<Response, Failure> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let path = response.url().path().to_owned();
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        body.extend_from_slice(&piece);
+        if body.len() > PROBLEM_BYTES_MAX {
+            break;
+        }
+    }
+    Err(refusal(status, &path, &body))
+}
+
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => Failure::Refused {
+            problem: Box::new(problem),
+            selector: None,
+        },
+        // Not control's own words: a proxy in between, or something else behind this address.
+        Err(_) if matches!(status.as_u16(), 502..=504) => {
+            Failure::Unreachable(format!("HTTP {status} for {path}"))
+        }
+        Err(_) => Failure::Unexpected(format!(
+            "HTTP {status} for {path}; does control answer at this address?"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_route_is_escaped_segment_by_segment_below_the_servers_own_path() {
+        let route = Route::new(["v1", "nodes", "a/b ?"])
+            .with("selector", Some("a=b&c"))
+            .with("status", None::<&str>);
+        let url = |server: &str| route.url(&Url::parse(server).unwrap()).to_string();
+        assert_eq!(
+            url("https://c:1"),
+            "https://c:1/v1/nodes/a%2Fb%20%3F?selector=a%3Db%26c"
+        );
+        assert_eq!(
+            url("https://c:1/base/"),
+            "https://c:1/base/v1/nodes/a%2Fb%20%3F?selector=a%3Db%26c"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_no_problem_document_is_no_refusal() {
+        assert_eq!(
+            refusal(StatusCode::NOT_FOUND, "/v1/x", b"<html>").exit(),
+            Exit::Other
+        );
+        assert_eq!(
+            refusal(StatusCode::BAD_GATEWAY, "/v1/x", b"").exit(),
+            Exit::Unreachable
+        );
+        let problem = br#"{"type":"about:blank","title":"t","status":403,"detail":"d","instance":"/v1/x"}"#;
+        assert_eq!(
+            refusal(StatusCode::FORBIDDEN, "/v1/x", problem).exit(),
+            Exit::Refused
+        );
+    }
+}

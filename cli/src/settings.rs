@@ -1,0 +1,218 @@
+//! Which control, which token, which CA, which project: flags win over the environment, the environment over the
+//! context.
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+use muster_shared::ids::ProjectId;
+use reqwest::Url;
+
+use crate::{
+    contexts_file::{Context, Contexts, Secret},
+    failure::Failure,
+};
+
+/// No token file is longer.
+const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Flags {
+    /// Where control answers, such as https://control.example:8443 [env: MUSTER_SERVER]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The CA that control's certificate must chain to, in PEM [env: MUSTER_CA_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The project's id [env: MUSTER_PROJECT]
+    #[arg(long, global = true, value_name = "ID")]
+    pub(crate) project: Option<String>,
+    /// A context of the context file [env: MUSTER_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+}
+
+/// A value and where it was given, for the message when it is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Given<T> {
+    value: T,
+    origin: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Token {
+    Text(String),
+    File(PathBuf),
+    Kept(Secret),
+}
+
+/// What was given, each piece from the first place that gives it.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    server: Option<Given<String>>,
+    token: Option<Given<Token>>,
+    ca_file: Option<PathBuf>,
+    project: Option<Given<String>>,
+}
+
+/// The variables that count; an empty one is as good as unset.
+type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Settings {
+    pub(crate) fn resolve(flags: &Flags, env: Env<'_>, contexts: &Contexts) -> Result<Self, Failure> {
+        let env = |name: &str| env(name).filter(|value| !value.is_empty());
+        let (name, context) = chosen(flags, &env, contexts)?;
+        let of_context = format!("context {name:?}");
+        let first = |flag: &Option<String>, option: &str, variable: &str, kept: Option<String>| {
+            let flag = flag.clone().map(|value| Given {
+                value,
+                origin: option.to_owned(),
+            });
+            flag.or_else(|| {
+                env(variable).map(|value| Given {
+                    value,
+                    origin: variable.to_owned(),
+                })
+            })
+            .or_else(|| {
+                kept.map(|value| Given {
+                    value,
+                    origin: of_context.clone(),
+                })
+            })
+        };
+        let text = env("MUSTER_TOKEN").map(|t| Given {
+            value: Token::Text(t),
+            origin: "MUSTER_TOKEN".into(),
+        });
+        let file = || {
+            let path = PathBuf::from(env("MUSTER_TOKEN_FILE")?);
+            Some(Given {
+                origin: format!("{} (MUSTER_TOKEN_FILE)", path.display()),
+                value: Token::File(path),
+            })
+        };
+        let kept = || {
+            Some(Given {
+                value: Token::Kept(context.token?),
+                origin: of_context.clone(),
+            })
+        };
+        Ok(Self {
+            server: first(&flags.server, "--server", "MUSTER_SERVER", context.server),
+            project: first(&flags.project, "--project", "MUSTER_PROJECT", context.project),
+            ca_file: flags
+                .ca_file
+                .clone()
+                .or_else(|| env("MUSTER_CA_FILE").map(PathBuf::from))
+                .or(context.ca_file),
+            token: text.or_else(file).or_else(kept),
+        })
+    }
+
+    pub(crate) const fn has_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    pub(crate) fn server(&self) -> Result<Url, Failure> {
+        let Some(Given { value, origin }) = &self.server else {
+            return Err(missing("server", "--server URL", "MUSTER_SERVER", "--server URL"));
+        };
+        parse_server(value).map_err(|why| Failure::Usage(format!("{value:?} from {origin} {why}")))
+    }
+
+    pub(crate) fn ca_file(&self) -> Result<&PathBuf, Failure> {
+        self.ca_file
+            .as_ref()
+            .ok_or_else(|| missing("CA file", "--ca-file FILE", "MUSTER_CA_FILE", "--ca-file FILE"))
+    }
+
+    pub(crate) fn project(&self) -> Result<ProjectId, Failure> {
+        let Some(Given { value, origin }) = &self.project else {
+            return Err(missing(
+                "project",
+                "--project ID",
+                "MUSTER_PROJECT",
+                "--project ID",
+            ));
+        };
+        value
+            .parse()
+            .map_err(|_| Failure::Usage(format!("{value:?} from {origin} is not a project's id")))
+    }
+
+    pub(crate) fn token(&self) -> Result<Secret, Failure> {
+        let Some(Given { value, origin }) = &self.token else {
+            return Err(Failure::Usage(
+                "no token is given: set MUSTER_TOKEN_FILE or MUSTER_TOKEN, or keep one with\n  \
+                 muster context set NAME --token-file FILE"
+                    .to_owned(),
+            ));
+        };
+        match value {
+            Token::Text(text) => Secret::parse(text, origin),
+            Token::File(path) => {
+                let size = fs::metadata(path).map(|meta| meta.len());
+                if size.is_ok_and(|size| size > TOKEN_FILE_BYTES_MAX) {
+                    return Err(Failure::Usage(format!("{origin} is too long for a token file")));
+                }
+                let text = fs::read_to_string(path)
+                    .map_err(|err| Failure::Usage(format!("reading the token from {origin}: {err}")))?;
+                Secret::parse(&text, origin)
+            }
+            Token::Kept(secret) => Secret::parse(secret.expose(), origin),
+        }
+    }
+}
+
+fn chosen(
+    flags: &Flags,
+    env: &dyn Fn(&str) -> Option<String>,
+    contexts: &Contexts,
+) -> Result<(String, Context), Failure> {
+    let name = flags
+        .context
+        .clone()
+        .or_else(|| env("MUSTER_CONTEXT"))
+        .or_else(|| contexts.current.clone());
+    match name {
+        Some(name) => contexts.named(&name).cloned().map(|context| (name, context)),
+        None => Ok((String::new(), Context::default())),
+    }
+}
+
+fn missing(what: &str, flag: &str, variable: &str, of_context: &str) -> Failure {
+    Failure::Usage(format!(
+        "no {what} is given: use {flag}, set {variable}, or keep it with\n  muster context set NAME {of_context}"
+    ))
+}
+
+/// Control speaks TLS; plain HTTP never leaves this machine.
+pub(crate) fn parse_server(raw: &str) -> Result<Url, String> {
+    let url = Url::parse(raw).map_err(|err| format!("is not a URL: {err}"))?;
+    match url.scheme() {
+        "https" => {}
+        "http" if is_loopback(&url) => {}
+        "http" => return Err("is plain HTTP to another machine; use https".to_owned()),
+        other => return Err(format!("begins with {other}; use https")),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("holds a user name or a password; tokens are given apart".to_owned());
+    }
+    if url.host_str().is_none_or(str::is_empty) || url.query().is_some() || url.fragment().is_some() {
+        return Err("is not scheme, host and port".to_owned());
+    }
+    Ok(url)
+}
+
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
