@@ -1,0 +1,133 @@
+//! From what a person types for a node to the node: its id, its name, or the beginning of its id.
+
+use std::collections::BTreeMap;
+
+use muster_shared::{
+    ids::{NodeId, ProjectId},
+    wire::NodeSummary,
+};
+
+use crate::{
+    client::{Client, Route},
+    failure::Failure,
+    text,
+};
+
+/// A shorter beginning of an id would match by accident what was meant as a name.
+const ID_PREFIX_LEN_MIN: usize = 4;
+/// How many candidates an error lists.
+const CANDIDATES_MAX: usize = 10;
+
+/// Every node of the project, or those that the selector matches.
+pub(crate) async fn nodes(
+    client: &Client,
+    project: ProjectId,
+    selector: Option<&str>,
+) -> Result<Vec<NodeSummary>, Failure> {
+    let route = Route::new(["v1", "nodes"])
+        .with("project_id", Some(project))
+        .with("selector", selector);
+    let page = client
+        .pages(&route, None)
+        .await
+        .map_err(|err| err.about_selector(selector))?;
+    Ok(page.items)
+}
+
+/// What nodes are called, for answers that only give ids.
+pub(crate) async fn names(client: &Client, project: ProjectId) -> Result<BTreeMap<NodeId, String>, Failure> {
+    Ok(nodes(client, project, None)
+        .await?
+        .into_iter()
+        .map(|node| (node.id, node.name))
+        .collect())
+}
+
+pub(crate) async fn node_id(client: &Client, project: ProjectId, wanted: &str) -> Result<NodeId, Failure> {
+    if let Ok(id) = wanted.parse() {
+        return Ok(id);
+    }
+    let nodes = nodes(client, project, None).await?;
+    pick(nodes.iter().map(|node| (node.id, node.name.as_str())), wanted)
+}
+
+/// An id wins over a name, a name over the beginning of an id.
+pub(crate) fn pick<'a>(
+    nodes: impl IntoIterator<Item = (NodeId, &'a str)>,
+    wanted: &str,
+) -> Result<NodeId, Failure> {
+    let nodes: Vec<_> = nodes
+        .into_iter()
+        .map(|(id, name)| (id, id.to_string(), name))
+        .collect();
+    if let Some((id, ..)) = nodes.iter().find(|(_, text, _)| text == wanted) {
+        return Ok(*id);
+    }
+    let mut found: Vec<_> = nodes.iter().filter(|(.., name)| *name == wanted).collect();
+    if found.is_empty() && wanted.len() >= ID_PREFIX_LEN_MIN {
+        found = nodes
+            .iter()
+            .filter(|(_, text, _)| text.starts_with(wanted))
+            .collect();
+    }
+    match found[..] {
+        [] => Err(Failure::NoSuch(format!(
+            "no node is called {wanted:?} (node_not_found)"
+        ))),
+        [(id, ..)] => Ok(*id),
+        _ => {
+            let lines: Vec<_> = found
+                .iter()
+                .take(CANDIDATES_MAX)
+                .map(|(_, id, name)| format!("\n  {id}  {}", text::line(name)))
+                .collect();
+            let count = text::count(found.len(), "node");
+            Err(Failure::Usage(format!(
+                "{wanted:?} may be any of {count}; give an id:{}",
+                lines.concat()
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    const NODES: [(&str, &str); 4] = [
+        ("01900000-0000-7000-8000-000000000001", "web-1"),
+        ("01900000-0000-7000-8000-000000000002", "web-2"),
+        ("01911111-0000-7000-8000-000000000003", "twin"),
+        ("01922222-0000-7000-8000-000000000004", "twin"),
+    ];
+
+    fn find(wanted: &str) -> Result<String, Failure> {
+        let nodes = NODES.map(|(id, name)| (id.parse().unwrap(), name));
+        pick(nodes, wanted).map(|id| id.to_string())
+    }
+
+    #[test]
+    fn a_node_is_found_by_name_id_and_beginning_of_id() {
+        assert_eq!(find("web-2").unwrap(), NODES[1].0);
+        assert_eq!(find(NODES[3].0).unwrap(), NODES[3].0);
+        assert_eq!(find("01911").unwrap(), NODES[2].0);
+    }
+
+    #[test]
+    fn what_may_be_several_lists_them_and_what_is_none_says_so() {
+        let twins = find("twin").unwrap_err();
+        assert_eq!(twins.exit(), Exit::Usage);
+        assert_eq!(
+            twins.words(),
+            format!(
+                "muster: \"twin\" may be any of 2 nodes; give an id:\n  {}  twin\n  {}  twin",
+                NODES[2].0, NODES[3].0
+            )
+        );
+        assert_eq!(find("01900000").unwrap_err().exit(), Exit::Usage);
+        assert_eq!(find("web").unwrap_err().exit(), Exit::Refused);
+        // Three characters are no beginning of an id.
+        assert_eq!(find("019").unwrap_err().exit(), Exit::Refused);
+    }
+}
