@@ -1,0 +1,75 @@
+//! `muster execution`: one dispatch, looked at, waited for, read.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use muster_shared::{
+    ids::{ExecutionId, ProjectId},
+    wire::Execution,
+};
+
+use crate::{
+    client::{Client, Route},
+    execution_output::{self, OutputArgs},
+    execution_show,
+    exit::Exit,
+    failure::Failure,
+    session::Session,
+    wait,
+};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ExecutionCommand {
+    /// Where it stands, node by node
+    Show(IdArgs),
+    /// Wait until every node has ended; the exit code is that of `run --wait`
+    Watch(WatchArgs),
+    /// What the action wrote
+    Output(OutputArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct IdArgs {
+    /// The execution's id
+    id: ExecutionId,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// The execution's id
+    id: ExecutionId,
+    /// Stop waiting after this long; the execution goes on
+    #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
+    wait_timeout: Option<Duration>,
+}
+
+pub(crate) async fn run(session: &Session, command: ExecutionCommand) -> Result<Exit, Failure> {
+    match command {
+        ExecutionCommand::Show(args) => show(session, &args).await,
+        ExecutionCommand::Watch(args) => watch(session, &args).await,
+        ExecutionCommand::Output(args) => execution_output::run(session, &args).await,
+    }
+}
+
+pub(crate) async fn read(client: &Client, project: ProjectId, id: ExecutionId) -> Result<Execution, Failure> {
+    client
+        .get(&Route::project(project, ["executions", &id.to_string()]))
+        .await
+}
+
+async fn show(session: &Session, args: &IdArgs) -> Result<Exit, Failure> {
+    let (client, project) = session.control()?;
+    execution_show::describe(&session.screen, &read(&client, project, args.id).await?)?;
+    Ok(Exit::Success)
+}
+
+async fn watch(session: &Session, args: &WatchArgs) -> Result<Exit, Failure> {
+    let (client, project) = session.control()?;
+    let mut execution = read(&client, project, args.id).await?;
+    if !execution.status.is_terminal() {
+        execution =
+            wait::until_settled(&client, project, &execution, args.wait_timeout, &session.screen).await?;
+    }
+    execution_show::report(&session.screen, &execution)?;
+    Ok(wait::exit_of(&execution))
+}

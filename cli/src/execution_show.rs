@@ -1,0 +1,199 @@
+//! An execution as people read it: what was asked, and what became of it on each node.
+
+use muster_shared::wire::{Execution, ExecutionTarget};
+
+use crate::{
+    failure::Failure,
+    progress,
+    render::{Format, Screen},
+    table::{Cell, Table},
+    text,
+};
+
+/// The longest error that the table shows; the wide view and JSON have it whole.
+const ERROR_LEN_MAX: usize = 80;
+
+/// The outcome alone, for whoever just waited for it.
+pub(crate) fn report(screen: &Screen, execution: &Execution) -> Result<(), Failure> {
+    screen.one(execution, |execution| execution.id.to_string(), targets)
+}
+
+/// The outcome and what was asked.
+pub(crate) fn describe(screen: &Screen, execution: &Execution) -> Result<(), Failure> {
+    if matches!(screen.format(), Format::Table | Format::Wide) {
+        screen.table(&facts(execution))?;
+        screen.print("")?;
+    }
+    report(screen, execution)
+}
+
+fn facts(execution: &Execution) -> Table {
+    let mut table = Table::default();
+    table.fact("Execution", execution.id.to_string());
+    table.fact(
+        "Action",
+        format!("{} ({})", execution.action, execution.kind.as_str()),
+    );
+    table.fact("Status", execution.status);
+    table.fact(
+        "Targets",
+        progress::tally(execution.targets.iter().map(|target| target.status)),
+    );
+    if let Some(selector) = &execution.selector {
+        table.fact("Selector", selector.as_str());
+    }
+    if let Some(parameters) = &execution.parameters {
+        table.fact(
+            "Parameters",
+            serde_json::Value::from(parameters.clone()).to_string(),
+        );
+    }
+    table.fact(
+        "Timeout",
+        format!("{} s, until {}", execution.timeout_seconds, execution.expires_at),
+    );
+    table.fact("Requested by", execution.requested_by.as_str());
+    table.fact("Created", execution.created_at.to_string());
+    table.fact("Updated", execution.updated_at.to_string());
+    table
+}
+
+/// One row per node, by name.
+fn targets(execution: &Execution, wide: bool) -> Table {
+    let header = ["NODE", "STATUS", "EXIT", "ERROR", "OUTPUT"];
+    let mut table = Table::new(&header, &["ID", "TOOK", "STARTED", "ENDED"], wide);
+    let mut targets: Vec<_> = execution.targets.iter().collect();
+    targets.sort_by_key(|target| (name(target), target.node_id));
+    for target in targets {
+        let took = target
+            .started_at
+            .zip(target.ended_at)
+            .map(|(from, to)| text::took(from.until(to)));
+        table.row([
+            name(target).into(),
+            target.status.into(),
+            target.exit_code.into(),
+            error(target, wide),
+            target.output_bytes.map(text::size).into(),
+            target.node_id.to_string().into(),
+            took.into(),
+            target.started_at.into(),
+            target.ended_at.into(),
+        ]);
+    }
+    table
+}
+
+fn error(target: &ExecutionTarget, wide: bool) -> Cell {
+    match target.error.as_deref() {
+        None | Some("") => "-".into(),
+        Some(error) if wide => error.into(),
+        Some(error) => text::clip(&text::line(error), ERROR_LEN_MAX).into_owned().into(),
+    }
+}
+
+/// Every node has a name; an answer without one still tells its nodes apart.
+pub(crate) fn name(target: &ExecutionTarget) -> String {
+    target
+        .node_name
+        .clone()
+        .unwrap_or_else(|| target.node_id.to_string())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_shared::{
+        ids::{DomainId, ExecutionId, NodeId, ProjectId},
+        status::{Status, fold},
+        time::Timestamp,
+        wire::ActionKind,
+    };
+
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    pub(crate) fn execution(targets: &[(&str, Status)]) -> Execution {
+        let mut target_counts = BTreeMap::new();
+        for (_, status) in targets {
+            *target_counts.entry(*status).or_default() += 1;
+        }
+        let target = |(n, (name, status)): (u8, &(&str, Status))| ExecutionTarget {
+            node_id: NodeId::mint(at(0), [n; 10]),
+            status: *status,
+            created_at: at(0),
+            updated_at: at(0),
+            output_ref: None,
+            node_name: Some((*name).to_owned()),
+            exit_code: None,
+            error: None,
+            started_at: None,
+            ended_at: None,
+            output_bytes: None,
+        };
+        Execution {
+            id: ExecutionId::mint(at(0), [1; 10]),
+            project_id: ProjectId::mint(at(0), [2; 10]),
+            domain_id: DomainId::mint(at(0), [3; 10]),
+            action: "backup".parse().unwrap(),
+            kind: ActionKind::Hook,
+            status: fold(targets.iter().map(|(_, status)| *status)),
+            created_at: at(0),
+            updated_at: at(1_000),
+            targets: (0..).zip(targets).map(target).collect(),
+            target_counts,
+            timeout_seconds: 300,
+            expires_at: at(300_000),
+            requested_by: "token:ops".into(),
+            selector: Some("role=web".into()),
+            parameters: None,
+            dropped: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_outcome_is_one_row_per_node_by_name() {
+        let mut execution = execution(&[("web-2", Status::Failed), ("web-1", Status::Succeeded)]);
+        execution.targets[0].exit_code = Some(3);
+        execution.targets[0].error = Some("first line\nsecond".into());
+        execution.targets[1].exit_code = Some(0);
+        execution.targets[1].output_bytes = Some(20_000);
+        assert_eq!(
+            targets(&execution, false).render(false),
+            "NODE   STATUS     EXIT  ERROR               OUTPUT\n\
+             web-1  succeeded  0     -                   19.5 KiB\n\
+             web-2  failed     3     first line\\nsecond  -"
+        );
+    }
+
+    #[test]
+    fn a_long_error_is_cut_in_the_table_and_whole_in_the_wide_view() {
+        let mut execution = execution(&[("web-1", Status::Failed)]);
+        execution.targets[0].error = Some("x".repeat(200));
+        assert!(
+            !targets(&execution, false)
+                .render(false)
+                .contains(&"x".repeat(ERROR_LEN_MAX))
+        );
+        assert!(targets(&execution, true).render(false).contains(&"x".repeat(200)));
+    }
+
+    #[test]
+    fn a_description_says_what_was_asked() {
+        let execution = execution(&[("web-1", Status::Started)]);
+        assert_eq!(
+            facts(&execution).render(false),
+            format!(
+                "Execution:     {}\nAction:        backup (hook)\nStatus:        started\n\
+                 Targets:       1 started\nSelector:      role=web\n\
+                 Timeout:       300 s, until 1970-01-01T00:05:00.000Z\nRequested by:  token:ops\n\
+                 Created:       1970-01-01T00:00:00.000Z\nUpdated:       1970-01-01T00:00:01.000Z",
+                execution.id
+            )
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! `muster executions`: what was dispatched, newest first.
+
+use clap::Args;
+use muster_shared::{
+    ids::ActionName,
+    status::Status,
+    time::Timestamp,
+    wire::{Execution, Page},
+};
+
+use crate::{client::Route, exit::Exit, failure::Failure, progress, session::Session, table::Table, text};
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Only those that rest in this status: pending, ack, started, succeeded, failed, cancelled, timeout
+    #[arg(long)]
+    status: Option<Status>,
+    /// Only those of this action
+    #[arg(long)]
+    action: Option<ActionName>,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// All of them, however many
+    #[arg(long, conflicts_with = "limit")]
+    all_pages: bool,
+}
+
+pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Failure> {
+    let (client, project) = session.control()?;
+    let route = Route::project(project, ["executions"])
+        .with("status", args.status)
+        .with("action_name", args.action.as_ref());
+    let limit = if args.all_pages {
+        None
+    } else {
+        usize::try_from(args.limit).ok()
+    };
+    let page: Page<Execution> = client.pages(&route, limit).await?;
+    session.screen.list(
+        &page.items,
+        "executions",
+        |execution| execution.id.to_string(),
+        table,
+    )?;
+    if page.next_cursor.is_some() {
+        session.screen.say("there are more: --limit N, --all-pages");
+    }
+    Ok(Exit::Success)
+}
+
+fn table(executions: &[Execution], wide: bool) -> Table {
+    table_at(executions, wide, Timestamp::now())
+}
+
+fn table_at(executions: &[Execution], wide: bool, now: Timestamp) -> Table {
+    let header = ["ID", "ACTION", "STATUS", "TARGETS", "AGE"];
+    let more = ["TYPE", "SELECTOR", "TIMEOUT", "REQUESTED BY", "CREATED"];
+    let mut table = Table::new(&header, &more, wide);
+    for execution in executions {
+        table.row([
+            execution.id.to_string().into(),
+            execution.action.as_str().into(),
+            execution.status.into(),
+            progress::counted(&execution.target_counts).into(),
+            text::age(now, execution.created_at).into(),
+            execution.kind.as_str().into(),
+            execution.selector.as_deref().into(),
+            format!("{}s", execution.timeout_seconds).into(),
+            execution.requested_by.as_str().into(),
+            execution.created_at.to_string().into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execution_show::tests::execution;
+
+    #[test]
+    fn a_row_says_what_ran_where_it_stands_and_how_long_ago() {
+        let one = execution(&[("web-1", Status::Succeeded), ("web-2", Status::Failed)]);
+        assert_eq!(
+            table_at(std::slice::from_ref(&one), false, Timestamp::from_millis(180_000)).render(false),
+            format!(
+                "ID                                    ACTION  STATUS  TARGETS                AGE\n\
+                 {}  backup  failed  1 succeeded, 1 failed  3m",
+                one.id
+            )
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! What a person sees while an execution runs: one line per node that changes and, on a terminal, a bar below them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use muster_shared::{
+    ids::NodeId,
+    status::Status,
+    time::Timestamp,
+    wire::{Execution, TimelineEvent},
+};
+
+use crate::{follow::News, render::Screen, text};
+
+pub(crate) struct Progress<'a> {
+    screen: &'a Screen,
+    bar: Option<ProgressBar>,
+    began: Timestamp,
+    nodes: BTreeMap<NodeId, Status>,
+}
+
+impl<'a> Progress<'a> {
+    pub(crate) fn new(screen: &'a Screen, execution: &Execution) -> Self {
+        let progress = Self {
+            screen,
+            bar: screen.is_live().then(|| bar(execution.targets.len())),
+            began: execution.created_at,
+            nodes: execution
+                .targets
+                .iter()
+                .map(|target| (target.node_id, target.status))
+                .collect(),
+        };
+        progress.draw();
+        progress
+    }
+
+    pub(crate) fn tell(&mut self, news: News) {
+        match news {
+            News::Changed(event) => {
+                if !event.late {
+                    self.nodes.insert(event.node_id, event.to);
+                }
+                self.say(&line(&event, self.began));
+                self.draw();
+            }
+            News::Lost(why) => self.say(&format!("{why}; trying again until it answers")),
+            News::Back => self.say("muster: control answers again"),
+        }
+    }
+
+    fn say(&self, words: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.screen.say(words)),
+            None => self.screen.say(words),
+        }
+    }
+
+    fn draw(&self) {
+        if let Some(bar) = &self.bar {
+            let done = self.nodes.values().filter(|status| status.is_terminal()).count();
+            bar.set_length(self.nodes.len() as u64);
+            bar.set_position(done as u64);
+            bar.set_message(tally(self.nodes.values().copied()));
+        }
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(nodes: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(nodes as u64), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {elapsed} {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Plain ASCII: it must also look right where the locale is C.
+    bar.set_style(style.progress_chars("=> "));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+/// `3 succeeded, 1 started`, in the order in which an invocation goes through them.
+pub(crate) fn tally(statuses: impl IntoIterator<Item = Status>) -> String {
+    let mut counts = BTreeMap::<Status, u64>::new();
+    for status in statuses {
+        *counts.entry(status).or_default() += 1;
+    }
+    counted(&counts)
+}
+
+pub(crate) fn counted(counts: &BTreeMap<Status, u64>) -> String {
+    let parts: Vec<_> = counts
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(status, n)| format!("{n} {status}"))
+        .collect();
+    if parts.is_empty() {
+        "no targets".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+fn line(event: &TimelineEvent, began: Timestamp) -> String {
+    let after = format!("+{}", text::took(began.until(event.at)));
+    let late = if event.late {
+        " (too late: it had ended already)"
+    } else {
+        ""
+    };
+    let detail = match event.detail.as_deref() {
+        None | Some("") => String::new(),
+        Some(detail) => format!("  {}", text::clip(&text::line(detail), 120)),
+    };
+    format!(
+        "{after:>8}  {}  {}{late}{detail}",
+        text::line(&event.node_name),
+        event.to
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_one_line() {
+        let mut event = TimelineEvent {
+            id: 7,
+            node_id: NodeId::mint(Timestamp::from_millis(0), [1; 10]),
+            node_name: "web-1".into(),
+            from: Some(Status::Started),
+            to: Status::Failed,
+            at: Timestamp::from_millis(2_500),
+            late: false,
+            detail: Some("exit status 3\n\x1b[31m".into()),
+        };
+        assert_eq!(
+            line(&event, Timestamp::from_millis(1_000)),
+            "   +1.5s  web-1  failed  exit status 3\\n\\u{1b}[31m"
+        );
+        event.late = true;
+        event.detail = None;
+        assert_eq!(
+            line(&event, Timestamp::from_millis(1_000)),
+            "   +1.5s  web-1  failed (too late: it had ended already)"
+        );
+    }
+
+    #[test]
+    fn the_tally_goes_along_the_status_machine() {
+        assert_eq!(
+            tally([Status::Succeeded, Status::Pending, Status::Succeeded]),
+            "1 pending, 2 succeeded"
+        );
+        assert_eq!(tally([]), "no targets");
+    }
+}

@@ -1,0 +1,106 @@
+//! `muster run`: dispatches one action to a cohort and, if asked, waits for what becomes of it.
+
+use std::time::Duration;
+
+use clap::Args;
+use muster_shared::{
+    ids::ActionName,
+    wire::{DispatchRequest, Execution},
+};
+
+use crate::{
+    client::Route,
+    execution_show,
+    exit::Exit,
+    failure::Failure,
+    params::ParamArgs,
+    problem,
+    render::Format,
+    session::Session,
+    target::{Target, TargetArgs},
+    text, wait,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// A builtin, or a hook that the nodes declare
+    action: ActionName,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    params: ParamArgs,
+    /// How long the execution may take: 90s, 15m, 2h (control's default: 5m)
+    #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
+    timeout: Option<Duration>,
+    /// Show progress and end when every node has
+    #[arg(long)]
+    wait: bool,
+    /// Stop waiting after this long; the execution goes on
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = wait::duration)]
+    wait_timeout: Option<Duration>,
+}
+
+pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failure> {
+    let screen = &session.screen;
+    let parameters = args.params.collect()?;
+    let (client, project) = session.control()?;
+    let Target {
+        selector,
+        node_id,
+        all,
+    } = args.target.resolve(&client, project).await?;
+    let request = DispatchRequest {
+        action: args.action.to_string(),
+        kind: None,
+        parameters,
+        timeout_seconds: args.timeout.map(whole_seconds),
+        selector,
+        node_id,
+        all,
+    };
+    let dispatched: Execution = client
+        .post(&Route::project(project, ["executions", "dispatch"]), &request)
+        .await
+        .map_err(|err| err.about_selector(request.selector.as_deref()))?;
+    screen.say(&announcement(&dispatched));
+    if !args.wait {
+        match screen.format() {
+            Format::Json => screen.json(&dispatched)?,
+            Format::Table | Format::Wide | Format::Name | Format::Raw => {
+                screen.print(&dispatched.id.to_string())?
+            }
+        }
+        return Ok(Exit::Success);
+    }
+    let settled = wait::until_settled(&client, project, &dispatched, args.wait_timeout, screen).await?;
+    execution_show::report(screen, &settled)?;
+    Ok(wait::exit_of(&settled))
+}
+
+/// Control counts in seconds; a fraction must not become none.
+fn whole_seconds(timeout: Duration) -> i64 {
+    let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+fn announcement(execution: &Execution) -> String {
+    let nodes = text::count(execution.targets.len(), "node");
+    let mut words = format!("dispatched {} to {nodes} as {}", execution.action, execution.id);
+    if !execution.dropped.is_empty() {
+        words.push('\n');
+        words.push_str(&problem::dropped(&execution.dropped));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_of_a_second_is_asked_for_as_one() {
+        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_secs(90)), 90);
+        assert_eq!(whole_seconds(Duration::from_secs(u64::MAX)), i64::MAX);
+    }
+}
