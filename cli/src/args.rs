@@ -1,0 +1,129 @@
+//! The command line: every noun, every verb, and what holds for all of them.
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    actions,
+    contexts::ContextCommand,
+    execution::ExecutionCommand,
+    executions, exit,
+    hooks::HooksArgs,
+    nodes::{self, NodeCommand},
+    render::Format,
+    run::RunArgs,
+    settings::Flags,
+    tokens::TokensCommand,
+    violations,
+};
+
+/// Run one named action on many machines and see what happened on each.
+#[derive(Parser, Debug)]
+#[command(name = "muster", version, after_help = exit::table(), after_long_help = long_help())]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+    /// How results are shown on standard output; words go to standard error
+    #[arg(
+        short = 'o',
+        long = "output",
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
+    pub(crate) format: Format,
+    /// No colours, also where standard output is a terminal [env: NO_COLOR]
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// List nodes
+    Nodes(nodes::ListArgs),
+    /// Show or label one node
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// List what can be run, and on how many nodes
+    Actions(actions::ListArgs),
+    /// Run an action on the nodes of a selector, on one node, or on all
+    Run(Box<RunArgs>),
+    /// List executions, newest first
+    Executions(executions::ListArgs),
+    /// Show, watch or read one execution
+    #[command(subcommand)]
+    Execution(ExecutionCommand),
+    /// List hooks and their verdicts, or approve a digest
+    Hooks(HooksArgs),
+    /// List integrity violations
+    Violations(violations::ListArgs),
+    /// Mint what lets a machine enrol
+    #[command(subcommand)]
+    Tokens(TokensCommand),
+    /// Keep servers, projects and tokens under names
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Show the versions of this program and of control
+    Version,
+}
+
+impl Cli {
+    /// Bytes as they are make sense of an output alone.
+    pub(crate) const fn takes_format(&self) -> bool {
+        let raw = matches!(self.format, Format::Raw);
+        !raw || matches!(self.command, Command::Execution(ExecutionCommand::Output(_)))
+    }
+}
+
+fn long_help() -> String {
+    format!(
+        "Environment:\n  \
+         MUSTER_SERVER, MUSTER_CA_FILE, MUSTER_PROJECT, MUSTER_CONTEXT  as the flags\n  \
+         MUSTER_TOKEN, MUSTER_TOKEN_FILE                                the operator token, or a file that holds it\n\n\
+         Flags win over the environment, the environment over the context ({}).\n\n{}",
+        "~/.config/muster/config.toml",
+        exit::table()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn raw_bytes_are_asked_of_an_output_alone() {
+        let takes = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().takes_format();
+        assert!(!takes("muster nodes -o raw"));
+        assert!(takes(
+            "muster execution output 01900000-0000-7000-8000-000000000001 -o raw"
+        ));
+    }
+
+    #[test]
+    fn misuse_ends_with_the_code_for_usage() {
+        for line in [
+            "muster",
+            "muster run ping",
+            "muster run ../ping --all",
+            "muster run ping --all --wait-timeout 5s",
+            "muster run ping --all --timeout 0",
+            "muster execution show 019",
+            "muster executions --limit 0",
+            "muster executions --status done",
+            "muster hooks approve h --all",
+            "muster node label n",
+            "muster nodes -o xml",
+        ] {
+            let err = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(err.exit_code(), 2, "{line}");
+        }
+    }
+}
