@@ -149,4 +149,9 @@ impl BareNode {
             .json(callback);
         Answer::to(call).await
     }
+
+    /// Like [`Self::report`], for closures that make the callback.
+    pub async fn report_owned(&self, request: &ActionRequest, callback: Callback) -> Answer {
+        self.report(request, &callback).await
+    }
 }

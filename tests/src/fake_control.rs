@@ -208,9 +208,25 @@ impl FakeControl {
     /// # Panics
     /// When no stream is open.
     pub fn push_raw(&self, text: &str) {
-        let state = self.state();
-        let stream = state.stream.as_ref().expect("a stream is open");
-        stream.send(text.to_owned().into()).expect("the stream is alive");
+        assert!(self.try_push_raw(text), "a stream is open");
+    }
+
+    fn try_push_raw(&self, text: &str) -> bool {
+        self.state()
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.send(text.to_owned().into()).is_ok())
+    }
+
+    /// Pushes a sealed request if a stream is open.
+    pub fn try_push(&self, request: &ActionRequest) {
+        let envelope = self.signer.seal(request).expect("a request is JSON");
+        let data = serde_json::to_string(&envelope).expect("an envelope is JSON");
+        // Without a stream the story asks again.
+        let _ = self.try_push_raw(&format!(
+            "event: action_request\nid: {}\ndata: {data}\n\n",
+            request.event_id
+        ));
     }
 
     // ---- how it fails

@@ -132,6 +132,11 @@ impl Operator {
         self.post(&self.in_project("executions:dispatch"), body).await
     }
 
+    /// Like [`Self::try_dispatch`], for closures that make the body.
+    pub async fn try_dispatch_owned(&self, body: Value) -> Answer {
+        self.try_dispatch(&body).await
+    }
+
     /// A dispatch that must be admitted.
     pub async fn dispatch(&self, body: &Value) -> Execution {
         self.try_dispatch(body).await.expect(201).json()

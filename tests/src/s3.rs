@@ -11,7 +11,15 @@ pub const BUCKET: &str = "outputs";
 pub struct S3 {
     pub endpoint: String,
     pub root: std::path::PathBuf,
+    dir: std::path::PathBuf,
+    port: u16,
     _server: Daemon,
+}
+
+/// A store that is away with all that it holds.
+pub struct Away {
+    dir: std::path::PathBuf,
+    port: u16,
 }
 
 impl S3 {
@@ -20,9 +28,21 @@ impl S3 {
     /// # Panics
     /// When the server is not installed, or does not start.
     pub async fn start(dir: &Path) -> Self {
+        Self::listen(dir.to_owned(), free_port()).await
+    }
+
+    /// Takes it away.
+    #[must_use]
+    pub fn pause(self) -> Away {
+        Away {
+            dir: self.dir,
+            port: self.port,
+        }
+    }
+
+    async fn listen(dir: std::path::PathBuf, port: u16) -> Self {
         let root = dir.join("s3");
         std::fs::create_dir_all(root.join(BUCKET)).expect("a bucket is a directory");
-        let port = free_port();
         let mut command = Command::new(tool("s3s-fs", "S3S_FS"));
         command
             .args(["--host", "127.0.0.1", "--port", &port.to_string()])
@@ -39,6 +59,8 @@ impl S3 {
         Self {
             endpoint: format!("http://127.0.0.1:{port}"),
             root,
+            dir,
+            port,
             _server: server,
         }
     }
@@ -47,5 +69,12 @@ impl S3 {
     #[must_use]
     pub fn object(&self, key: &str) -> Option<Vec<u8>> {
         std::fs::read(self.root.join(BUCKET).join(key)).ok()
+    }
+}
+
+impl Away {
+    /// Brings it back where it was.
+    pub async fn resume(self) -> S3 {
+        S3::listen(self.dir, self.port).await
     }
 }

@@ -1,0 +1,787 @@
+//! Bad input gets a clear error and changes nothing.
+
+use muster_shared::{time::Timestamp, wire::CALLBACK_TOKEN_HEADER};
+use muster_tests::{
+    Answer,
+    operator::client_with_ca,
+    prelude::*,
+    world::{on, on_node, target},
+};
+use reqwest::Method;
+
+/// Asks for something that must be refused, and requires that nothing changed.
+async fn refused(world: &World, ask: impl Future<Output = Answer>, status: u16, code: &str) -> Problem {
+    let before = (world.rows(), states(world).await);
+    let answer = ask.await;
+    let text = answer.text();
+    let problem = answer.refused(status, code);
+    assert_eq!(
+        (world.rows(), states(world).await),
+        before,
+        "a refusal changed something: {text}"
+    );
+    assert!(problem.detail.len() > 5, "no words for a person: {text}");
+    problem
+}
+
+async fn states(world: &World) -> Vec<(ExecutionId, Status, Timestamp)> {
+    world
+        .operator
+        .executions()
+        .await
+        .iter()
+        .map(|e| (e.id, e.status, e.updated_at))
+        .collect()
+}
+
+async fn dispatch_refused(world: &World, body: Value, status: u16, code: &str) -> Problem {
+    refused(world, world.operator.try_dispatch(&body), status, code).await
+}
+
+// ---- dispatch
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_selector_that_makes_no_sense_is_answered_with_the_byte_where_it_stops() {
+    let world = World::new().await;
+    let _node = world.node("n").labels("role=web").start().await;
+    for (selector, position) in [
+        ("role=web,", 9),
+        ("role in (a", 10),
+        ("=x", 0),
+        ("role==", 6),
+        ("role=web extra", 9),
+    ] {
+        let problem = dispatch_refused(&world, on("ping", selector), 400, "malformed_selector").await;
+        let at = problem.position.expect("a malformed selector has a position");
+        assert!(
+            at.abs_diff(position) <= 1,
+            "{selector:?} stops making sense at {position}, not {at}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_selector_ever_means_everybody_by_accident() {
+    let world = World::new().await;
+    let _node = world.node("n").labels("role=web").start().await;
+    for nothing in ["", " ", "\t\n", ",", ",,", " , "] {
+        dispatch_refused(&world, on("ping", nothing), 400, "malformed_selector").await;
+    }
+    for nobody in [
+        "role=typo",
+        "role in (x,y)",
+        "!role",
+        "role=web,role=db",
+        "nosuch",
+    ] {
+        dispatch_refused(&world, on("ping", nobody), 422, "selector_empty_cohort").await;
+    }
+    let everybody = world.run(json!({"action": "ping", "all": true})).await;
+    assert_eq!(everybody.targets.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_names_its_target_in_exactly_one_way() {
+    let world = World::new().await;
+    let node = world.node("n").labels("role=web").start().await;
+    let id = node.id;
+    dispatch_refused(&world, json!({"action": "ping"}), 400, "invalid_target").await;
+    dispatch_refused(
+        &world,
+        json!({"action": "ping", "all": false}),
+        400,
+        "invalid_target",
+    )
+    .await;
+    for both in [
+        json!({"action": "ping", "selector": "role=web", "node_id": id}),
+        json!({"action": "ping", "selector": "role=web", "all": true}),
+        json!({"action": "ping", "node_id": id, "all": true}),
+        json!({"action": "ping", "selector": "", "node_id": id}),
+    ] {
+        dispatch_refused(&world, both, 400, "invalid_target").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_that_nobody_has_is_not_dispatched() {
+    let world = World::new().await;
+    let node = world
+        .node("n")
+        .labels("role=web")
+        .hook("mine", "#!/bin/sh\n")
+        .start()
+        .await;
+    dispatch_refused(&world, on_node("nosuch", node.id), 400, "action_not_declared").await;
+    dispatch_refused(&world, on("nosuch", "role=web"), 400, "action_not_declared").await;
+    for name in ["", "../../bin/sh", "a b", "-rf", &"x".repeat(65), "ping\n"] {
+        let before = world.rows();
+        let answer = world.operator.try_dispatch(&on_node(name, node.id)).await;
+        assert_eq!(answer.status, 400, "{name:?}: {}", answer.text());
+        assert_eq!(world.rows(), before);
+    }
+    // The right name under the wrong kind is another action.
+    let mut wrong_kind = on_node("mine", node.id);
+    wrong_kind["type"] = json!("builtin");
+    dispatch_refused(&world, wrong_kind, 400, "action_not_declared").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_exist_gets_nothing() {
+    let world = World::new().await;
+    let _node = world.node("n").start().await;
+    for id in ["nonsense", "", "0190", "../1"] {
+        let before = world.rows();
+        let answer = world
+            .operator
+            .try_dispatch(&json!({"action": "ping", "node_id": id}))
+            .await;
+        assert_eq!(answer.status, 400, "{id:?}: {}", answer.text());
+        assert_eq!(world.rows(), before);
+    }
+    let stranger = NodeId::mint(Timestamp::now(), muster_tests::chance());
+    let before = world.rows();
+    let answer = world.operator.try_dispatch(&on_node("ping", stranger)).await;
+    assert!((400..500).contains(&answer.status), "{}", answer.text());
+    assert!(answer.content_type.starts_with("application/problem+json"));
+    assert_eq!(world.rows(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_wrong_or_too_large_is_refused() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    let path = world.operator.in_project("executions:dispatch");
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{\"action\":\"ping\",\"selecter\":\"a=b\"}",
+        "{\"action\":7,\"all\":true}",
+    ] {
+        let ask = world
+            .operator
+            .request(Method::POST, &path)
+            .header("content-type", "application/json")
+            .body(body);
+        refused(&world, Answer::to(ask), 400, "invalid_body").await;
+    }
+    let mut huge = on_node("ping", node.id);
+    huge["parameters"] = json!({"fill": "x".repeat(64 * 1024)});
+    dispatch_refused(&world, huge.clone(), 400, "invalid_parameters").await;
+    huge["parameters"] = json!({"fill": "x".repeat(8 << 20)});
+    dispatch_refused(&world, huge, 413, "request_body_too_large").await;
+    for not_an_object in [json!([1]), json!("text"), json!(7)] {
+        let mut odd = on_node("ping", node.id);
+        odd["parameters"] = not_an_object;
+        dispatch_refused(&world, odd, 400, "invalid_body").await;
+    }
+    // At the limit it is taken.
+    let mut large = on_node("ping", node.id);
+    large["parameters"] = json!({"fill": "x".repeat(64 * 1024 - 11)});
+    assert_eq!(world.run(large).await.targets.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_that_is_none_is_refused() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    for timeout in [0, -1, 86_401, i64::MAX, i64::MIN] {
+        let mut dispatch = on_node("ping", node.id);
+        dispatch["timeout_seconds"] = json!(timeout);
+        dispatch_refused(&world, dispatch, 400, "invalid_timeout").await;
+    }
+    for timeout in [json!("60"), json!(1.5), json!([])] {
+        let mut dispatch = on_node("ping", node.id);
+        dispatch["timeout_seconds"] = timeout;
+        dispatch_refused(&world, dispatch, 400, "invalid_body").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_not_found_and_odd_questions_are_refused() {
+    let world = World::new().await;
+    let ghost = ExecutionId::mint(Timestamp::now(), muster_tests::chance());
+    let path = world.operator.in_project(&format!("executions/{ghost}"));
+    refused(&world, world.operator.get(&path), 404, "execution_not_found").await;
+    let path = world.operator.in_project("executions/nonsense");
+    refused(&world, world.operator.get(&path), 400, "invalid_execution_id").await;
+    for limit in ["0", "201", "-1", "x"] {
+        let path = world.operator.in_project(&format!("executions?limit={limit}"));
+        refused(&world, world.operator.get(&path), 400, "invalid_limit").await;
+    }
+    let path = world.operator.in_project("executions?cursor=forged");
+    refused(&world, world.operator.get(&path), 400, "invalid_cursor").await;
+    let foreign = NodeId::mint(Timestamp::now(), muster_tests::chance());
+    refused(
+        &world,
+        world.operator.get(&format!("/v1/nodes/{foreign}")),
+        404,
+        "node_not_found",
+    )
+    .await;
+    let other = format!("/v1/projects/{foreign}/executions");
+    let answer = world.operator.get(&other).await;
+    assert!(matches!(answer.status, 403 | 404), "{}", answer.text());
+}
+
+// ---- who asks
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_good_operator_token_every_door_is_shut() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    let ran = world.run(on_node("ping", node.id)).await;
+    let (project, execution) = (&world.operator.project, ran.id);
+    let doors = [
+        (
+            Method::POST,
+            format!("/v1/projects/{project}/executions:dispatch"),
+        ),
+        (
+            Method::POST,
+            format!("/v1/projects/{project}/executions/dispatch"),
+        ),
+        (Method::GET, format!("/v1/projects/{project}/executions")),
+        (
+            Method::GET,
+            format!("/v1/projects/{project}/executions/{execution}"),
+        ),
+        (
+            Method::GET,
+            format!("/v1/projects/{project}/executions/{execution}/events"),
+        ),
+        (
+            Method::GET,
+            format!(
+                "/v1/projects/{project}/executions/{execution}/targets/{}/output",
+                node.id
+            ),
+        ),
+        (Method::GET, format!("/v1/nodes?project_id={project}")),
+        (Method::GET, format!("/v1/nodes/{}", node.id)),
+        (Method::PATCH, format!("/v1/nodes/{}/labels", node.id)),
+        (Method::GET, format!("/v1/projects/{project}/hooks")),
+        (Method::POST, format!("/v1/projects/{project}/hooks/x/approve")),
+        (Method::POST, format!("/v1/projects/{project}/bootstrap-tokens")),
+        (
+            Method::GET,
+            format!("/v1/integrity-violations?project_id={project}"),
+        ),
+    ];
+    let nsk = std::fs::read_to_string(node.state.join("nsk")).unwrap();
+    let bare = client_with_ca(&world.operator.ca_file);
+    let wrong = format!("{}x", world.operator.token);
+    for (method, path) in doors {
+        let url = format!("{}{path}", world.operator.server);
+        let ask = || bare.request(method.clone(), &url).json(&json!({}));
+        refused(&world, Answer::to(ask()), 401, "unauthenticated").await;
+        for token in [wrong.as_str(), "", nsk.trim()] {
+            refused(
+                &world,
+                Answer::to(ask().bearer_auth(token)),
+                401,
+                "unauthenticated",
+            )
+            .await;
+        }
+        refused(
+            &world,
+            Answer::to(ask().basic_auth("x", Some("y"))),
+            401,
+            "unauthenticated",
+        )
+        .await;
+    }
+    let health = Answer::to(bare.get(format!("{}/healthz", world.operator.server))).await;
+    assert_eq!(health.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_or_expired_operator_token_opens_nothing() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    let now = Timestamp::now().as_millis();
+    let ask = || world.operator.try_dispatch_owned(on_node("ping", node.id));
+    for (column, code) in [("expires_ms", "token_expired"), ("revoked_ms", "token_revoked")] {
+        world.alter(&format!("UPDATE operator_token SET {column} = {}", now - 1));
+        let before = world.rows();
+        let _ = ask().await.refused(401, code);
+        assert_eq!(world.rows(), before);
+        world.alter(&format!("UPDATE operator_token SET {column} = NULL"));
+    }
+    assert_eq!(ask().await.status, 201);
+    let sent = world.operator.executions().await;
+    let _ = world.settled(sent[0].id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_relation_an_operator_may_do_nothing() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    world.alter("UPDATE relation_tuple SET subject = 'token:nobody'");
+    let before = world.rows();
+    let answer = world.operator.try_dispatch(&on_node("ping", node.id)).await;
+    let problem = answer.refused(403, "permission_denied");
+    assert_eq!(problem.reason.as_deref(), Some("insufficient_relation"));
+    assert_eq!(world.rows(), before);
+}
+
+// ---- nodes
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_speaks_for_itself_alone() {
+    let world = World::new().await;
+    let one = BareNode::enroll(&world, "n=one").await;
+    let two = BareNode::enroll(&world, "n=two").await;
+    one.declare(&[]).await;
+    two.declare(&[]).await;
+    let sent = world.dispatch(on_node("ping", one.id)).await;
+    let mut frames = one.stream().await;
+    let request = one.next_request(&mut frames).await;
+
+    // One's places with two's key.
+    let beat = json!({"client_now": Timestamp::now(), "binary_checksum": "", "binary_version": "0", "nat_summary": {}});
+    for (method, path) in [
+        (Method::GET, format!("/v1/nodes/{}/events", one.id)),
+        (Method::POST, format!("/v1/nodes/{}/heartbeat", one.id)),
+        (Method::PUT, format!("/v1/nodes/{}/capabilities", one.id)),
+        (Method::POST, format!("/v1/nodes/{}/integrity-violations", one.id)),
+    ] {
+        let before = world.rows();
+        let problem: Problem = Answer::to(two.request(method, &path).json(&beat))
+            .await
+            .expect(403)
+            .json();
+        assert!(
+            matches!(
+                problem.code.as_deref(),
+                Some("node_id_mismatch" | "nsk_node_mismatch")
+            ),
+            "{path}: {problem:?}"
+        );
+        assert_eq!(world.rows(), before);
+    }
+    let callback = Callback::of(Status::Ack);
+    let with_twos_key = two
+        .request(Method::POST, &one.callback_path(sent.id))
+        .header(CALLBACK_TOKEN_HEADER, &request.callback_token)
+        .json(&callback);
+    let before = world.rows();
+    let problem: Problem = Answer::to(with_twos_key).await.expect(403).json();
+    assert!(
+        matches!(
+            problem.code.as_deref(),
+            Some("node_id_mismatch" | "nsk_node_mismatch")
+        ),
+        "{problem:?}"
+    );
+    assert_eq!(world.rows(), before);
+
+    // Its own place in an execution that does not address it.
+    let not_addressed = two
+        .request(Method::POST, &two.callback_path(sent.id))
+        .header(CALLBACK_TOKEN_HEADER, &request.callback_token)
+        .json(&callback);
+    let answer = Answer::to(not_addressed).await;
+    assert!(matches!(answer.status, 403 | 404), "{}", answer.text());
+    assert_eq!(world.rows(), before);
+    assert_eq!(world.operator.execution(sent.id).await.status, Status::Pending);
+    finish(&one, &request).await;
+}
+
+async fn finish(node: &BareNode, request: &ActionRequest) {
+    for status in [Status::Ack, Status::Started, Status::Succeeded] {
+        let callback = Callback {
+            exit_code: status.is_terminal().then_some(0),
+            ..Callback::of(status)
+        };
+        let _ = node.report(request, &callback).await.expect(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_a_foreign_and_a_revoked_node_key_open_nothing() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let http = client_with_ca(&world.operator.ca_file);
+    let url = format!("{}/v1/nodes/{}/events", world.operator.server, node.id);
+    for key in ["", "wrong", &format!("{}x", node.nsk), &world.operator.token] {
+        refused(
+            &world,
+            Answer::to(http.get(&url).bearer_auth(key)),
+            401,
+            "unauthenticated",
+        )
+        .await;
+    }
+    refused(&world, Answer::to(http.get(&url)), 401, "unauthenticated").await;
+
+    world.alter(&format!(
+        "UPDATE node SET decommissioned_ms = {}",
+        Timestamp::now().as_millis()
+    ));
+    refused(
+        &world,
+        Answer::to(http.get(&url).bearer_auth(&node.nsk)),
+        401,
+        "nsk_revoked",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_needs_the_token_of_its_invocation() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let first = world.dispatch(on_node("ping", node.id)).await;
+    let mut frames = node.stream().await;
+    let first_request = node.next_request(&mut frames).await;
+    assert_eq!(first_request.execution_id, first.id);
+    let second = world.dispatch(on_node("ping", node.id)).await;
+    let second_request = loop {
+        let request = node.next_request(&mut frames).await;
+        if request.execution_id == second.id {
+            break request;
+        }
+    };
+
+    let path = node.callback_path(first.id);
+    let call = || node.request(Method::POST, &path).json(&Callback::of(Status::Ack));
+    refused(&world, Answer::to(call()), 403, "callback_token_mismatch").await;
+    for token in ["", "wrong", &second_request.callback_token] {
+        let ask = Answer::to(call().header(CALLBACK_TOKEN_HEADER, token));
+        refused(&world, ask, 403, "callback_token_mismatch").await;
+    }
+    finish(&node, &first_request).await;
+    finish(&node, &second_request).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_edges_of_the_status_machine_are_walked_and_an_end_is_an_end() {
+    use Status::{Ack, Cancelled, Failed, Pending, Started, Succeeded, Timeout};
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let sent = world.dispatch(on_node("ping", node.id)).await;
+    let mut frames = node.stream().await;
+    let request = node.next_request(&mut frames).await;
+
+    let report = |status| node.report_owned(&request, Callback::of(status));
+    for jump in [Started, Succeeded, Failed, Cancelled] {
+        refused(&world, report(jump), 409, "invalid_state_transition").await;
+    }
+    let _ = report(Ack).await.expect(200);
+    let rows = world.rows();
+    let _ = report(Ack).await.expect(200);
+    assert_eq!(world.rows(), rows, "a re-post is no event");
+    for jump in [Pending, Succeeded, Failed, Cancelled] {
+        refused(&world, report(jump), 409, "invalid_state_transition").await;
+    }
+    let _ = report(Started).await.expect(200);
+    for jump in [Pending, Ack] {
+        refused(&world, report(jump), 409, "invalid_state_transition").await;
+    }
+    let ended = Callback {
+        exit_code: Some(0),
+        output: Some(CallbackOutput {
+            inline: Some(Base64(b"done".to_vec())),
+            ..Default::default()
+        }),
+        ..Callback::of(Succeeded)
+    };
+    let _ = node.report(&request, &ended).await.expect(200);
+    let settled = world.operator.execution(sent.id).await;
+    assert_eq!(settled.status, Succeeded);
+
+    let rows = world.rows();
+    let _ = node.report(&request, &ended).await.expect(200);
+    assert_eq!(world.rows(), rows, "a re-post is no event");
+    for other in [Pending, Ack, Started, Failed, Cancelled, Timeout] {
+        refused(&world, report(other), 409, "execution_already_terminal").await;
+    }
+    let still = world.operator.execution(sent.id).await;
+    assert_eq!(still.updated_at, settled.updated_at);
+    let kept = target(&still, node.id);
+    assert_eq!((kept.status, kept.exit_code), (Succeeded, Some(0)));
+    assert_eq!(world.operator.output(sent.id, node.id).await, b"done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_after_the_timeout_is_refused_and_kept_as_evidence() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let mut dispatch = on_node("ping", node.id);
+    dispatch["timeout_seconds"] = json!(1);
+    let sent = world.dispatch(dispatch).await;
+    let mut frames = node.stream().await;
+    let request = node.next_request(&mut frames).await;
+    for status in [Status::Ack, Status::Started] {
+        let _ = node.report(&request, &Callback::of(status)).await.expect(200);
+    }
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Timeout);
+    let late = Callback {
+        exit_code: Some(0),
+        ..Callback::of(Status::Succeeded)
+    };
+    let _ = node
+        .report(&request, &late)
+        .await
+        .refused(409, "execution_already_terminal");
+    assert_eq!(world.operator.execution(sent.id).await.status, Status::Timeout);
+    let kept: i64 = world
+        .database()
+        .query_row(
+            "SELECT count(*) FROM action_execution_event WHERE late = 1",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(kept, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_that_does_not_fit_its_tier_is_refused() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let _sent = world.dispatch(on_node("ping", node.id)).await;
+    let mut frames = node.stream().await;
+    let request = node.next_request(&mut frames).await;
+    for status in [Status::Ack, Status::Started] {
+        let _ = node.report(&request, &Callback::of(status)).await.expect(200);
+    }
+    let too_large = Callback {
+        output: Some(CallbackOutput {
+            inline: Some(Base64(vec![0; INLINE_OUTPUT_BYTES_MAX + 1])),
+            ..Default::default()
+        }),
+        ..Callback::of(Status::Succeeded)
+    };
+    refused(
+        &world,
+        node.report(&request, &too_large),
+        413,
+        "inline_output_too_large",
+    )
+    .await;
+    let other_key = Callback {
+        output: Some(CallbackOutput {
+            object_key: Some("../../etc/passwd".to_owned()),
+            sha256: Some(Digest::of(b"")),
+            inline: None,
+        }),
+        ..Callback::of(Status::Succeeded)
+    };
+    let before = world.rows();
+    let answer = node.report(&request, &other_key).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(world.rows(), before);
+    let _ = node
+        .report(&request, &Callback::of(Status::Succeeded))
+        .await
+        .expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_needs_its_signed_url_and_its_declared_size() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let _sent = world.dispatch(on_node("ping", node.id)).await;
+    let mut frames = node.stream().await;
+    let request = node.next_request(&mut frames).await;
+    let _ = node
+        .report(&request, &Callback::of(Status::Ack))
+        .await
+        .expect(200);
+    let declared = Callback {
+        declared_output_bytes: Some(20_000),
+        ..Callback::of(Status::Started)
+    };
+    let answer: CallbackResponse = node.report(&request, &declared).await.expect(200).json();
+    let url = answer.output_upload_url.expect("an upload is offered");
+
+    let http = client_with_ca(&world.operator.ca_file);
+    let put = |url: &str, bytes: usize| {
+        let mut ask = http.put(url).body(vec![b'o'; bytes]);
+        for (name, value) in &answer.output_upload_headers {
+            if name != "content-length" {
+                ask = ask.header(name, value);
+            }
+        }
+        ask
+    };
+    let (place, query) = url.split_once('?').expect("the signature is in the query");
+    let mut tampered = query.to_owned();
+    let last = tampered.pop().expect("a signature");
+    tampered.push(if last == 'A' { 'B' } else { 'A' });
+    let elsewhere = url.replacen(&node.id.to_string(), &request.execution_id.to_string(), 1);
+    for bad in [place.to_owned(), format!("{place}?{tampered}"), elsewhere] {
+        let answer = Answer::to(put(&bad, 20_000)).await;
+        assert!(
+            matches!(answer.status, 400 | 401 | 403 | 404),
+            "{bad}: {} {}",
+            answer.status,
+            answer.text()
+        );
+    }
+    let answer = Answer::to(put(&url, 20_001)).await;
+    assert!(
+        matches!(answer.status, 400 | 403 | 413),
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
+    let _ = Answer::to(http.get(&url)).await;
+    assert_eq!(Answer::to(put(&url, 20_000)).await.status, 200);
+    let ended = Callback {
+        exit_code: Some(0),
+        declared_output_bytes: Some(20_000),
+        output: Some(CallbackOutput {
+            object_key: Some(output_key(request.execution_id, node.id)),
+            sha256: Some(Digest::of(&[b'o'; 20_000])),
+            inline: None,
+        }),
+        ..Callback::of(Status::Succeeded)
+    };
+    let _ = node.report(&request, &ended).await.expect(200);
+    assert_eq!(
+        world.operator.output(request.execution_id, node.id).await,
+        vec![b'o'; 20_000]
+    );
+    // What is settled is not written over.
+    let answer = Answer::to(put(&url, 20_000).body(vec![b'X'; 20_000])).await;
+    assert_ne!(answer.status, 500, "{}", answer.text());
+    assert_eq!(
+        world.operator.output(request.execution_id, node.id).await,
+        vec![b'o'; 20_000]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_enrols_as_often_as_it_says_and_a_lost_answer_costs_nothing() {
+    let world = World::new().await;
+    let token = world.bootstrap_token("n=one").await;
+    let http = client_with_ca(&world.operator.ca_file);
+    let ask = BareNode::enroll_request();
+    let call = |token: &str, ask: &EnrollRequest| {
+        Answer::to(BareNode::enroll_call(&http, &world.operator, token, ask))
+    };
+
+    refused(&world, call("wrong", &ask), 401, "bootstrap_token_invalid").await;
+    refused(
+        &world,
+        call(&world.operator.token, &ask),
+        401,
+        "bootstrap_token_invalid",
+    )
+    .await;
+    let first: EnrollResponse = call(&token, &ask).await.expect(201).json();
+    let again: EnrollResponse = call(&token, &ask).await.expect(201).json();
+    assert_eq!(first.node_id, again.node_id, "a lost answer made a second node");
+    let other = BareNode::enroll_request();
+    refused(&world, call(&token, &other), 401, "bootstrap_token_used").await;
+
+    let token = world.bootstrap_token("n=two").await;
+    world.alter(&format!(
+        "UPDATE bootstrap_token SET expires_ms = {}",
+        Timestamp::now().as_millis() - 1
+    ));
+    refused(&world, call(&token, &other), 401, "bootstrap_token_expired").await;
+
+    // A node cannot give itself a label that a selector trusts.
+    let token = world.bootstrap_token("role=web").await;
+    let mut greedy = BareNode::enroll_request();
+    greedy.labels.insert("role".to_owned(), "admin".to_owned());
+    let answer = call(&token, &greedy).await;
+    if answer.status == 201 {
+        let enrolled: EnrollResponse = answer.json();
+        let summary: NodeSummary = world
+            .operator
+            .get(&format!("/v1/nodes/{}", enrolled.node_id))
+            .await
+            .expect(200)
+            .json();
+        assert_eq!(
+            summary.labels.get("role").map(String::as_str),
+            Some("web"),
+            "{summary:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_too_long_or_too_many_is_not_issued() {
+    let world = World::new().await;
+    let path = world.operator.in_project("bootstrap-tokens");
+    for body in [
+        json!({"ttl_seconds": 299}),
+        json!({"ttl_seconds": 86_401}),
+        json!({"uses": 0}),
+        json!({"uses": 10_001}),
+        json!({"labels": {"node/hostname": "mine"}}),
+        json!({"labels": {"": "x"}}),
+        json!({"label": {}}),
+    ] {
+        let before = world.rows();
+        let answer = world.operator.post(&path, &body).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        assert_eq!(world.rows(), before, "{body}");
+    }
+}
+
+// ---- the daemon's own door
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_cannot_enrol_says_why_and_keeps_nothing() {
+    let world = World::new().await;
+    let musterd = Musterd::new(world.dir(), "n");
+    let operator = &world.operator;
+    let said = musterd
+        .try_enroll(&operator.server, "wrong", &operator.ca_file)
+        .await
+        .expect(6);
+    assert!(said.stderr.contains("bootstrap"), "{}", said.stderr);
+    assert!(!musterd.state.join("identity.json").exists());
+
+    let other_ca = World::new().await;
+    let token = world.bootstrap_token("n=one").await;
+    let said = musterd
+        .try_enroll(&operator.server, &token, &other_ca.operator.ca_file)
+        .await;
+    assert!(matches!(said.code, 6 | 7), "{said:?}");
+    let said = musterd
+        .try_enroll("https://127.0.0.1:1", &token, &operator.ca_file)
+        .await
+        .expect(7);
+    assert!(
+        !said.stderr.contains(&token),
+        "a secret is in the message: {}",
+        said.stderr
+    );
+
+    // The token is as good as before.
+    let _ = musterd
+        .try_enroll(&operator.server, &token, &operator.ca_file)
+        .await
+        .expect(0);
+    let said = musterd
+        .try_enroll(&operator.server, &token, &operator.ca_file)
+        .await
+        .expect(4);
+    assert!(said.stderr.contains("enrolled"), "{}", said.stderr);
+    for secret in ["identity.json", "nsk"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(musterd.state.join(secret))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777;
+        assert_eq!(mode, 0o600, "{secret}");
+    }
+}

@@ -1,0 +1,258 @@
+//! `muster` as people type it and as programs read it.
+
+use muster_tests::prelude::*;
+
+const OK: &str = "#!/bin/sh\necho \"hello ${MUSTER_PARAM_WHO:-nobody}\"\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_ending_has_its_own_exit_code() {
+    let mut world = World::new().await;
+    let mut good = world
+        .node("good")
+        .labels("role=web")
+        .hook("mixed", OK)
+        .hook("slow", "#!/bin/sh\nsleep 60\n");
+    good = good.hook("changes", OK);
+    let mut good = good.start().await;
+    let _bad = world
+        .node("bad")
+        .labels("role=web")
+        .hook("mixed", "#!/bin/sh\nexit 9\n")
+        .start()
+        .await;
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+
+    let _ = muster(&["run", "ping", "--all", "--wait"]).await.expect(0);
+    let _ = muster(&["run", "ping", "-l", "role=web", "--wait"])
+        .await
+        .expect(0);
+    let said = muster(&["run", "mixed", "-l", "role=web", "--wait"])
+        .await
+        .expect(3);
+    assert!(said.stdout.contains('9') || said.stderr.contains('9'), "{said:?}");
+    let _ = muster(&[
+        "run",
+        "slow",
+        "-l",
+        "story-node=good",
+        "--timeout",
+        "1s",
+        "--wait",
+    ])
+    .await
+    .expect(4);
+
+    // Refused.
+    let said = muster(&["run", "ping", "-l", "role in (", "--wait"])
+        .await
+        .expect(5);
+    assert!(
+        said.stderr.contains('^') || said.stderr.contains("byte"),
+        "{}",
+        said.stderr
+    );
+    let denied = world
+        .operator
+        .with_token("mop_wrong")
+        .muster(&["nodes"])
+        .await
+        .expect(5);
+    assert!(
+        !denied.stderr.contains("mop_wrong"),
+        "a secret is in the message: {}",
+        denied.stderr
+    );
+    good.replace_hook("changes", "#!/bin/sh\necho changed\n").await;
+    let said = muster(&["run", "changes", "-l", "story-node=good", "--wait"])
+        .await
+        .expect(5);
+    assert!(
+        said.stderr.contains("hook_integrity_violation"),
+        "{}",
+        said.stderr
+    );
+
+    // Nobody.
+    let _ = muster(&["run", "ping", "-l", "role=nobody", "--wait"])
+        .await
+        .expect(6);
+
+    // The command line.
+    for wrong in [
+        &["run", "ping"][..],
+        &["run", "ping", "-l", "", "--wait"],
+        &["run", "ping", "-l", "a=b", "--all"],
+        &["run", "ping", "--all", "--timeout", "soon"],
+        &["no-such-verb"],
+        &["nodes", "-o", "no-such-format"],
+    ] {
+        let said = muster(wrong).await.expect(2);
+        assert!(
+            said.stdout.is_empty() && !said.stderr.is_empty(),
+            "{wrong:?}: {said:?}"
+        );
+    }
+
+    // The way there.
+    let count = world.operator.executions().await.len();
+    let _ = world.stop().await;
+    let _ = world
+        .operator
+        .muster(&["run", "ping", "--all", "--wait"])
+        .await
+        .expect(7);
+    world.start().await;
+    assert_eq!(world.operator.executions().await.len(), count);
+    let stranger = World::new().await;
+    let mut distrust = stranger.operator.muster_command();
+    distrust
+        .env("MUSTER_CA_FILE", &world.operator.ca_file)
+        .arg("nodes");
+    let _ = muster_tests::operator::said_by(distrust).await.expect(7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_goes_to_standard_output_alone_and_words_to_standard_error() {
+    let world = World::new().await;
+    let node = world
+        .node("one")
+        .labels("role=web")
+        .hook("hello", OK)
+        .start()
+        .await;
+    let muster = async |args: &[&str]| world.operator.muster(args).await.expect(0).json();
+
+    let nodes = muster(&["nodes", "-o", "json"]).await;
+    assert_eq!(nodes["items"][0]["id"], json!(node.id));
+    assert_eq!(nodes["items"][0]["labels"]["role"], "web");
+    let hooks = muster(&["hooks", "-o", "json"]).await;
+    assert_eq!(hooks["items"][0]["verdict"], "verified");
+    let ran = muster(&[
+        "run",
+        "hello",
+        "-l",
+        "role=web",
+        "-p",
+        "who=a;b $(c)",
+        "--wait",
+        "-o",
+        "json",
+    ])
+    .await;
+    assert_eq!(
+        (&ran["status"], &ran["parameters"]["who"]),
+        (&json!("succeeded"), &json!("a;b $(c)"))
+    );
+    let id = ran["id"].as_str().unwrap();
+    let shown = muster(&["execution", "show", id, "-o", "json"]).await;
+    assert_eq!(shown["targets"][0]["exit_code"], 0);
+    let listed = muster(&["executions", "-o", "json"]).await;
+    assert_eq!(listed["items"][0]["id"], json!(id));
+    let token = muster(&[
+        "tokens", "issue", "--labels", "a=b", "--uses", "2", "--ttl", "10m", "-o", "json",
+    ])
+    .await;
+    assert_eq!((&token["uses"], &token["labels"]["a"]), (&json!(2), &json!("b")));
+    let sent = muster(&["run", "ping", "--node", &node.id.to_string(), "-o", "json"]).await;
+    let watched = muster(&["execution", "watch", sent["id"].as_str().unwrap(), "-o", "json"]).await;
+    assert_eq!(watched["status"], "succeeded");
+
+    let output = world
+        .operator
+        .muster(&["execution", "output", id, "--node", &node.id.to_string()])
+        .await
+        .expect(0);
+    assert!(output.stdout.contains("hello a;b $(c)\n"), "{output:?}");
+    let raw = world
+        .operator
+        .muster(&[
+            "execution",
+            "output",
+            id,
+            "--node",
+            &node.id.to_string(),
+            "-o",
+            "raw",
+        ])
+        .await
+        .expect(0);
+    assert_eq!(raw.stdout, "hello a;b $(c)\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_for_people() {
+    let mut world = World::new().await;
+    let mut node = world
+        .node("one")
+        .labels("role=web")
+        .hook("hello", OK)
+        .start()
+        .await;
+    let table = async |world: &World, args: &[&str]| world.operator.muster(args).await.expect(0).stdout;
+
+    let nodes = table(&world, &["nodes"]).await;
+    assert!(
+        nodes.lines().count() == 2 && nodes.contains("role=web"),
+        "{nodes}"
+    );
+    assert!(
+        !nodes.contains('\u{1b}'),
+        "colour where there is no terminal: {nodes:?}"
+    );
+    let hooks = table(&world, &["hooks"]).await;
+    assert!(hooks.contains("hello") && hooks.contains("verified"), "{hooks}");
+    let ran = table(&world, &["run", "hello", "--all", "--wait"]).await;
+    assert!(ran.contains("succeeded"), "{ran}");
+    let executions = table(&world, &["executions"]).await;
+    assert!(
+        executions.contains("hello") && executions.contains("succeeded"),
+        "{executions}"
+    );
+
+    node.replace_hook("hello", "#!/bin/sh\necho other\n").await;
+    let hooks = table(&world, &["hooks"]).await;
+    assert!(hooks.contains("drift"), "{hooks}");
+    let digest = node.hook_digest("hello").to_string();
+    let _ = table(
+        &world,
+        &["hooks", "approve", "hello", "--digest", &digest, "-l", "role=web"],
+    )
+    .await;
+    let hooks = table(&world, &["hooks"]).await;
+    assert!(hooks.contains("verified") && !hooks.contains("drift"), "{hooks}");
+    let _ = table(&world, &["run", "hello", "--all", "--wait"]).await;
+
+    let _ = table(
+        &world,
+        &["node", "label", &node.id.to_string(), "tier=1", "role-"],
+    )
+    .await;
+    let labels = world.nodes("tier=1").await.remove(0).labels;
+    assert!(!labels.contains_key("role"), "{labels:?}");
+
+    // A watch goes on across a restart of control.
+    node.install_hook(
+        "wait",
+        "#!/bin/sh\nwhile [ ! -e @DIR@/go ]; do sleep 0.05; done\n",
+    );
+    node.known(async |summary| summary.actions.iter().any(|a| a.name.as_str() == "wait"))
+        .await;
+    let mut waiting = world.operator.muster_command();
+    waiting.args(["run", "wait", "--all", "--wait", "-o", "json"]);
+    let waiting = tokio::spawn(muster_tests::operator::said_by(waiting));
+    until("it runs", async || {
+        world
+            .operator
+            .executions()
+            .await
+            .iter()
+            .any(|e| e.status == Status::Started)
+            .then_some(())
+    })
+    .await;
+    let _ = world.stop().await;
+    world.start().await;
+    std::fs::write(node.dir.join("go"), "").unwrap();
+    let said = waiting.await.unwrap().expect(0);
+    assert_eq!(said.json()["status"], "succeeded");
+}
