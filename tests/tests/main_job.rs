@@ -250,7 +250,7 @@ async fn past_the_nodes_output_limit_the_middle_is_cut_and_the_cut_is_said() {
 /// Processes of this machine whose command line has that text.
 fn alive(mark: &str) -> usize {
     std::fs::read_dir("/proc")
-        .unwrap()
+        .expect("/proc is mounted")
         .flatten()
         .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
         .filter(|cmdline| String::from_utf8_lossy(cmdline).replace('\0', " ").contains(mark))
