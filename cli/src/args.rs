@@ -11,7 +11,7 @@ use crate::{
     nodes::{self, NodeCommand},
     render::Format,
     run::RunArgs,
-    settings::Flags,
+    settings::{Flags, GLOBAL},
     tokens::TokensCommand,
     violations,
 };
@@ -31,9 +31,10 @@ pub(crate) struct Cli {
         default_value_t,
         value_name = "FORMAT"
     )]
+    #[arg(help_heading = GLOBAL)]
     pub(crate) format: Format,
     /// No colours, also where standard output is a terminal [env: NO_COLOR]
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
     #[command(subcommand)]
     pub(crate) command: Command,

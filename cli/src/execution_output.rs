@@ -79,7 +79,7 @@ pub(crate) async fn run(session: &Session, args: &OutputArgs) -> Result<Exit, Fa
         (Format::Json, _) => to_json(screen, &source, &targets).await,
         (_, [only]) => to_stdout(screen, &source, only).await,
         (Format::Raw, several) => Err(Failure::Usage(format!(
-            "{} have an output; choose one with --node, or use --out-dir",
+            "it ran on {}; choose one with --node, or use --out-dir",
             text::count(several.len(), "node")
         ))),
         (_, several) => with_headers(screen, &source, several).await,

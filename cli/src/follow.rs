@@ -23,7 +23,7 @@ const RETRY_LAST: Duration = Duration::from_secs(10);
 pub(crate) enum News {
     Changed(TimelineEvent),
     /// The connection is gone; it goes on trying.
-    Lost(String),
+    Lost(Failure),
     /// The connection stands again.
     Back,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn until_settled(
         };
         if !follower.down {
             follower.down = true;
-            tell(News::Lost(cut.words()));
+            tell(News::Lost(cut));
         }
         tokio::time::sleep(pause(follower.tries, chance())).await;
         follower.tries = follower.tries.saturating_add(1);

@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ParamArgs {
-    /// A parameter: KEY=TEXT passes the text as it is, KEY:=JSON a number, a list, true, null …
+    /// A parameter: KEY=TEXT passes the text as it is, KEY:=JSON a number, a list, true, null
     #[arg(short = 'p', long = "param", value_name = "KEY=TEXT", value_parser = parse)]
     params: Vec<(String, Value)>,
     /// A JSON object with parameters; - is standard input. -p wins over it

@@ -44,7 +44,7 @@ impl<'a> Progress<'a> {
                 self.say(&line(&event, self.began));
                 self.draw();
             }
-            News::Lost(why) => self.say(&format!("{why}; trying again until it answers")),
+            News::Lost(why) => self.say(&format!("{}; trying again until it answers", why.words())),
             News::Back => self.say("muster: control answers again"),
         }
     }

@@ -71,7 +71,13 @@ impl Peer {
                 Failure::Unreachable(format!("{name} gave no answer within {} s", limit.as_secs()))
             };
         }
-        Failure::Unreachable(format!("{name}: {}", innermost(err)))
+        let cut = |err: &io::Error| err.kind() == io::ErrorKind::UnexpectedEof;
+        let why = if find(err).is_some_and(cut) {
+            "the connection was cut".to_owned()
+        } else {
+            innermost(err)
+        };
+        Failure::Unreachable(format!("{name}: {why}"))
     }
 
     fn tls_failure(&self, err: &rustls::Error) -> Failure {

@@ -19,7 +19,7 @@ pub(crate) enum Format {
     Table,
     /// More columns, whole digests and times in RFC 3339.
     Wide,
-    /// JSON, as the API has it; lists are {"items": […]}.
+    /// JSON, as the API has it; lists are {"items": [...]}.
     Json,
     /// One name or id per line.
     Name,
@@ -122,11 +122,7 @@ impl Screen {
         }
         match self.format {
             Format::Json => return self.json(&List { items }),
-            Format::Name => {
-                let mut names: Vec<_> = items.iter().map(name).collect();
-                names.dedup();
-                return names.iter().try_for_each(|name| self.print(name));
-            }
+            Format::Name => return items.iter().try_for_each(|item| self.print(&name(item))),
             Format::Table | Format::Wide | Format::Raw => {}
         }
         if items.is_empty() {

@@ -12,22 +12,24 @@ use crate::{
     failure::Failure,
 };
 
+/// What every command takes comes after what it alone takes.
+pub(crate) const GLOBAL: &str = "Options of every command";
 /// No token file is longer.
 const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
     /// Where control answers, such as https://control.example:8443 [env: MUSTER_SERVER]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = GLOBAL)]
     pub(crate) server: Option<String>,
     /// The CA that control's certificate must chain to, in PEM [env: MUSTER_CA_FILE]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub(crate) ca_file: Option<PathBuf>,
     /// The project's id [env: MUSTER_PROJECT]
-    #[arg(long, global = true, value_name = "ID")]
+    #[arg(long, global = true, value_name = "ID", help_heading = GLOBAL)]
     pub(crate) project: Option<String>,
     /// A context of the context file [env: MUSTER_CONTEXT]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) context: Option<String>,
 }
 

@@ -39,9 +39,9 @@ impl Cell {
         let cell = comfy_table::Cell::new(text::line(&self.text));
         match self.tone {
             Tone::Plain => cell,
-            Tone::Good => cell.fg(Color::Green),
-            Tone::Bad => cell.fg(Color::Red),
-            Tone::Odd => cell.fg(Color::Yellow),
+            Tone::Good => cell.fg(Color::DarkGreen),
+            Tone::Bad => cell.fg(Color::DarkRed),
+            Tone::Odd => cell.fg(Color::DarkYellow),
             Tone::Quiet => cell.add_attribute(Attribute::Dim),
         }
     }

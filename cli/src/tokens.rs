@@ -20,7 +20,7 @@ pub(crate) enum TokensCommand {
 #[derive(Args, Debug)]
 pub(crate) struct IssueArgs {
     /// Labels for the nodes that enrol with it: role=web,tier=1
-    #[arg(long, value_name = "K=V,…", value_parser = given_labels)]
+    #[arg(long, value_name = "K=V,...", value_parser = given_labels)]
     labels: Option<Labels>,
     /// How many nodes may enrol with it (control's default: 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
