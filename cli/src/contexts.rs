@@ -1,10 +1,6 @@
 //! `muster context`: which controls a person works with, kept under a name.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::PathBuf,
-};
+use std::{io, path::PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -17,9 +13,6 @@ use crate::{
     settings::{Flags, parse_server},
     table::Table,
 };
-
-/// No token is longer.
-const TOKEN_BYTES_MAX: u64 = 16 * 1024;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ContextCommand {
@@ -108,23 +101,11 @@ fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<
 }
 
 fn read_token(args: &SetArgs) -> Result<Option<Secret>, Failure> {
-    let (source, origin): (Box<dyn io::Read>, _) = match &args.token_file {
-        Some(path) => {
-            let origin = path.display().to_string();
-            (
-                Box::new(File::open(path).map_err(Failure::local(format!("reading {origin}")))?),
-                origin,
-            )
-        }
-        None if args.token_stdin => (Box::new(io::stdin()), "standard input".to_owned()),
-        None => return Ok(None),
-    };
-    let mut text = String::new();
-    source
-        .take(TOKEN_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(Failure::local(format!("reading the token from {origin}")))?;
-    Secret::parse(&text, &origin).map(Some)
+    match &args.token_file {
+        Some(path) => Secret::of_file(path, &path.display().to_string()).map(Some),
+        None if args.token_stdin => Secret::read(io::stdin(), "standard input").map(Some),
+        None => Ok(None),
+    }
 }
 
 fn shown(contexts: &Contexts) -> Vec<Shown<'_>> {

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt, fs,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
@@ -12,12 +12,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
+/// No token is longer, with its line break.
+const TOKEN_BYTES_MAX: u64 = 16 * 1024;
+
 /// A credential that no message shows.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(String);
 
 impl Secret {
+    pub(crate) fn of_file(path: &Path, origin: &str) -> Result<Self, Failure> {
+        let file = fs::File::open(path)
+            .map_err(|err| Failure::Usage(format!("reading the token from {origin}: {err}")))?;
+        Self::read(file, origin)
+    }
+
+    /// Reads a file or standard input that holds nothing else.
+    pub(crate) fn read(source: impl io::Read, origin: &str) -> Result<Self, Failure> {
+        let mut text = String::new();
+        source
+            .take(TOKEN_BYTES_MAX)
+            .read_to_string(&mut text)
+            .map_err(|err| Failure::Usage(format!("reading the token from {origin}: {err}")))?;
+        Self::parse(&text, origin)
+    }
+
     /// Takes what a file or a variable held, without the line break that editors leave.
     pub(crate) fn parse(raw: &str, origin: &str) -> Result<Self, Failure> {
         let token = raw.trim();

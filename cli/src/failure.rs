@@ -46,26 +46,11 @@ impl Failure {
     }
 
     /// Tells a refusal which selector it was about.
-    pub(crate) fn about_selector(self, text: Option<&str>) -> Self {
-        match self {
-            Self::Refused {
-                problem,
-                selector: None,
-            } => Self::Refused {
-                problem,
-                selector: text.map(str::to_owned),
-            },
-            other @ (Self::Usage(_)
-            | Self::Refused { .. }
-            | Self::NoSuch(_)
-            | Self::NoMatch(_)
-            | Self::Unreachable(_)
-            | Self::Untrusted(_)
-            | Self::Unexpected(_)
-            | Self::Local { .. }
-            | Self::WaitOver { .. }
-            | Self::Interrupted { .. }) => other,
+    pub(crate) fn about_selector(mut self, text: Option<&str>) -> Self {
+        if let Self::Refused { selector, .. } = &mut self {
+            *selector = text.map(str::to_owned);
         }
+        self
     }
 
     /// Whether the same question may well be answered in a moment.
@@ -84,7 +69,7 @@ impl Failure {
         }
     }
 
-    /// Whether control said that there is no such output.
+    /// Whether control refused with this code.
     pub(crate) fn is_code(&self, code: &str) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code.as_deref() == Some(code))
     }

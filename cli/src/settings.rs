@@ -1,7 +1,7 @@
 //! Which control, which token, which CA, which project: flags win over the environment, the environment over the
 //! context.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use muster_shared::ids::ProjectId;
@@ -14,9 +14,6 @@ use crate::{
 
 /// What every command takes comes after what it alone takes.
 pub(crate) const GLOBAL: &str = "Options of every command";
-/// No token file is longer.
-const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
-
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
     /// Where control answers, such as https://control.example:8443 [env: MUSTER_SERVER]
@@ -152,15 +149,7 @@ impl Settings {
         };
         match value {
             Token::Text(text) => Secret::parse(text, origin),
-            Token::File(path) => {
-                let size = fs::metadata(path).map(|meta| meta.len());
-                if size.is_ok_and(|size| size > TOKEN_FILE_BYTES_MAX) {
-                    return Err(Failure::Usage(format!("{origin} is too long for a token file")));
-                }
-                let text = fs::read_to_string(path)
-                    .map_err(|err| Failure::Usage(format!("reading the token from {origin}: {err}")))?;
-                Secret::parse(&text, origin)
-            }
+            Token::File(path) => Secret::of_file(path, origin),
             Token::Kept(secret) => Secret::parse(secret.expose(), origin),
         }
     }

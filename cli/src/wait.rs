@@ -39,7 +39,7 @@ pub(crate) fn exit_of(execution: &Execution) -> Exit {
     Exit::of_targets(execution.targets.iter().map(|target| target.status))
 }
 
-/// For arguments that are a duration of at least a second's fraction.
+/// A duration, as an argument, that is longer than nothing.
 pub(crate) fn duration(raw: &str) -> Result<Duration, String> {
     let duration = parse_duration(raw)?;
     if duration.is_zero() {
