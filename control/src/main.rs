@@ -1,1 +1,168 @@
-fn main() {}
+//! muster-control: admits dispatches, signs them onto each node's stream, records every step, and settles them.
+
+mod authz;
+mod callback;
+mod config;
+mod control;
+mod delivery;
+mod dispatch;
+mod enroll;
+mod gates;
+mod http;
+mod init;
+mod integrity;
+mod keys;
+mod logging;
+mod outputs;
+mod pki;
+mod presence;
+mod reconcile;
+mod serve;
+mod server;
+mod store;
+mod streams;
+
+use std::{error::Error, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use muster_shared::time::Timestamp;
+
+/// The control service of Muster.
+#[derive(Parser)]
+#[command(version, after_help = EXIT_CODES)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong configuration.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the private CA, the keys, the database and a first operator token in an empty folder
+    Init {
+        #[arg(
+            long,
+            env = "MUSTER_CONTROL_DATA_DIR",
+            default_value = "/var/lib/muster-control"
+        )]
+        data_dir: PathBuf,
+        /// The address and port that `serve` will listen on
+        #[arg(long, env = "MUSTER_CONTROL_LISTEN", default_value = config::LISTEN_DEFAULT)]
+        listen: String,
+        /// The URL under which nodes and operators reach this control [default: https://ADDRESS:PORT of --listen]
+        #[arg(long, env = "MUSTER_CONTROL_SERVER_URL")]
+        server_url: Option<String>,
+        /// A further name or address for the server certificate; may be repeated
+        #[arg(long = "server-name", value_name = "NAME")]
+        server_names: Vec<String>,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Serve nodes and operators until told to stop
+    Serve {
+        #[arg(
+            long,
+            env = "MUSTER_CONTROL_DATA_DIR",
+            default_value = "/var/lib/muster-control"
+        )]
+        data_dir: PathBuf,
+        /// The address and port to listen on
+        #[arg(long, env = "MUSTER_CONTROL_LISTEN")]
+        listen: Option<String>,
+        /// The URL under which nodes and operators reach this control
+        #[arg(long, env = "MUSTER_CONTROL_SERVER_URL")]
+        server_url: Option<String>,
+        /// The configuration file [default: control.toml in the data directory]
+        #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
+        config: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    logging::install();
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .expect("nothing else installs a TLS provider");
+    match run(args.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            log::error!("{}", error_chain(&*err));
+            ExitCode::from(if err.is::<config::ConfigError>() { 3 } else { 1 })
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match command {
+        Command::Init {
+            data_dir,
+            listen,
+            server_url,
+            server_names,
+            output,
+        } => {
+            let options = init::InitOptions {
+                data_dir,
+                listen,
+                server_url,
+                server_names,
+            };
+            let made = runtime.block_on(init::init(options, Timestamp::now()))?;
+            show(&made, output)
+        }
+        Command::Serve {
+            data_dir,
+            listen,
+            server_url,
+            config,
+        } => {
+            let config = config::Config::load(config::Given {
+                data_dir,
+                config,
+                listen,
+                server_url,
+            })?;
+            Ok(runtime.block_on(serve::serve(config))?)
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what init made is its answer")]
+fn show(made: &init::Initialised, output: Output) -> Result<(), Box<dyn Error>> {
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(made)?),
+        Output::Text => println!(
+            "Initialised. Serve it with: muster-control serve --data-dir DIR\n\
+             The token below is shown this once.\n\n\
+             export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}",
+            made.server,
+            made.token,
+            made.ca_file.display(),
+            made.project_id,
+        ),
+    }
+    Ok(())
+}
+
+/// An error with all its causes, in one line.
+fn error_chain(err: &dyn Error) -> String {
+    let mut text = err.to_string();
+    let mut source = err.source();
+    while let Some(err) = source {
+        let cause = err.to_string();
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = err.source();
+    }
+    text
+}

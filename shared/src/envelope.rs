@@ -90,7 +90,10 @@ impl Signer {
     #[must_use]
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         let key = SigningKey::from_bytes(seed);
-        Self { keyid: key_id(&key.verifying_key()), key }
+        Self {
+            keyid: key_id(&key.verifying_key()),
+            key,
+        }
     }
 
     #[must_use]
@@ -158,14 +161,17 @@ impl KeyRing {
         let envelope: Envelope =
             serde_json::from_slice(raw).map_err(|err| Refused::Malformed(err.to_string()))?;
         if envelope.payload_type != T::PAYLOAD_TYPE {
-            return Err(Refused::OtherType { found: envelope.payload_type, expected: T::PAYLOAD_TYPE });
+            return Err(Refused::OtherType {
+                found: envelope.payload_type,
+                expected: T::PAYLOAD_TYPE,
+            });
         }
         let payload = STANDARD
             .decode(&envelope.payload)
             .map_err(|err| Refused::Malformed(format!("payload: {err}")))?;
         self.verify(&envelope, &payload)?;
-        let message: T = serde_json::from_slice(&payload)
-            .map_err(|err| Refused::Malformed(format!("payload: {err}")))?;
+        let message: T =
+            serde_json::from_slice(&payload).map_err(|err| Refused::Malformed(format!("payload: {err}")))?;
         if message.audience() != me {
             return Err(Refused::OtherNode(message.audience()));
         }
@@ -177,12 +183,16 @@ impl KeyRing {
 
     fn verify(&self, envelope: &Envelope, payload: &[u8]) -> Result<(), Refused> {
         if envelope.signatures.len() > SIGNATURES_MAX {
-            return Err(Refused::Malformed(format!("more than {SIGNATURES_MAX} signatures")));
+            return Err(Refused::Malformed(format!(
+                "more than {SIGNATURES_MAX} signatures"
+            )));
         }
         let message = pre_authentication(&envelope.payload_type, payload);
         let mut outcome = Refused::UnknownKey;
         for EnvelopeSignature { keyid, sig } in &envelope.signatures {
-            let Some((_, key)) = self.0.iter().find(|(known, _)| known == keyid) else { continue };
+            let Some((_, key)) = self.0.iter().find(|(known, _)| known == keyid) else {
+                continue;
+            };
             let held = STANDARD
                 .decode(sig)
                 .ok()
@@ -240,7 +250,12 @@ mod tests {
     }
 
     fn sealed(signer: &Signer) -> Envelope {
-        signer.seal(&Order { node: me(), until: at(100) }).unwrap()
+        signer
+            .seal(&Order {
+                node: me(),
+                until: at(100),
+            })
+            .unwrap()
     }
 
     fn open(keys: &KeyRing, envelope: &Envelope, now: i64) -> Result<Verified<Order>, Refused> {
@@ -265,14 +280,22 @@ mod tests {
     #[test]
     fn it_expires_at_the_stated_instant() {
         let signer = Signer::from_seed(&[7; 32]);
-        assert!(matches!(open(&ring(&signer), &sealed(&signer), 100), Err(Refused::Expired(_))));
+        assert!(matches!(
+            open(&ring(&signer), &sealed(&signer), 100),
+            Err(Refused::Expired(_))
+        ));
     }
 
     #[test]
     fn another_nodes_envelope_stays_shut() {
         let signer = Signer::from_seed(&[7; 32]);
         let other = NodeId::mint(at(0), [2; 10]);
-        let envelope = signer.seal(&Order { node: other, until: at(100) }).unwrap();
+        let envelope = signer
+            .seal(&Order {
+                node: other,
+                until: at(100),
+            })
+            .unwrap();
         assert!(matches!(open(&ring(&signer), &envelope, 0), Err(Refused::OtherNode(n)) if n == other));
     }
 
@@ -280,9 +303,15 @@ mod tests {
     fn another_domains_key_is_unknown_and_a_borrowed_name_does_not_help() {
         let (ours, theirs) = (Signer::from_seed(&[7; 32]), Signer::from_seed(&[8; 32]));
         let mut envelope = sealed(&theirs);
-        assert!(matches!(open(&ring(&ours), &envelope, 0), Err(Refused::UnknownKey)));
+        assert!(matches!(
+            open(&ring(&ours), &envelope, 0),
+            Err(Refused::UnknownKey)
+        ));
         envelope.signatures[0].keyid = ours.keyid().to_owned();
-        assert!(matches!(open(&ring(&ours), &envelope, 0), Err(Refused::BadSignature)));
+        assert!(matches!(
+            open(&ring(&ours), &envelope, 0),
+            Err(Refused::BadSignature)
+        ));
     }
 
     #[test]
@@ -299,7 +328,10 @@ mod tests {
         let signer = Signer::from_seed(&[7; 32]);
         let mut envelope = sealed(&signer);
         envelope.payload_type = "application/vnd.muster.other+json".into();
-        assert!(matches!(open(&ring(&signer), &envelope, 0), Err(Refused::OtherType { .. })));
+        assert!(matches!(
+            open(&ring(&signer), &envelope, 0),
+            Err(Refused::OtherType { .. })
+        ));
     }
 
     #[test]
@@ -311,7 +343,10 @@ mod tests {
     fn an_oversized_envelope_is_not_even_parsed() {
         let signer = Signer::from_seed(&[7; 32]);
         let raw = vec![b' '; ENVELOPE_LEN_MAX + 1];
-        assert!(matches!(ring(&signer).open::<Order>(&raw, me(), at(0)), Err(Refused::TooLong)));
+        assert!(matches!(
+            ring(&signer).open::<Order>(&raw, me(), at(0)),
+            Err(Refused::TooLong)
+        ));
     }
 
     proptest! {

@@ -99,7 +99,11 @@ impl TryFrom<String> for ActionName {
         let sound = (1..=ACTION_NAME_LEN_MAX).contains(&raw.len())
             && raw.bytes().all(plain)
             && raw.as_bytes()[0].is_ascii_alphanumeric();
-        if sound { Ok(Self(raw)) } else { Err(BadActionName(raw)) }
+        if sound {
+            Ok(Self(raw))
+        } else {
+            Err(BadActionName(raw))
+        }
     }
 }
 
@@ -174,7 +178,12 @@ impl FromStr for Digest {
         if let Some(hex) = raw.strip_prefix("sha256:") {
             return from_hex(hex).map(Self).ok_or(BadDigest);
         }
-        STANDARD.decode(raw).ok().and_then(|b| b.try_into().ok()).map(Self).ok_or(BadDigest)
+        STANDARD
+            .decode(raw)
+            .ok()
+            .and_then(|b| b.try_into().ok())
+            .map(Self)
+            .ok_or(BadDigest)
     }
 }
 
@@ -220,7 +229,20 @@ mod tests {
 
     #[test]
     fn action_names_that_could_leave_the_hooks_directory_are_refused() {
-        for bad in ["", ".", "..", "../x", "a/b", "a b", ".hidden", "-rf", "ü", "a\0", "a\n", &"x".repeat(65)] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            "a b",
+            ".hidden",
+            "-rf",
+            "ü",
+            "a\0",
+            "a\n",
+            &"x".repeat(65),
+        ] {
             assert!(bad.parse::<ActionName>().is_err(), "{bad:?}");
         }
         for good in ["ping", "disk.usage", "Backup_2.sh", &"x".repeat(64)] {
@@ -237,7 +259,13 @@ mod tests {
         );
         assert_eq!(digest.to_string().parse::<Digest>().unwrap(), digest);
         assert_eq!(digest.to_base64().parse::<Digest>().unwrap(), digest);
-        for bad in ["", "sha256:", "sha256:zz", "YWJj", "sha256:ééééééééééééééééééééééééééééééé"] {
+        for bad in [
+            "",
+            "sha256:",
+            "sha256:zz",
+            "YWJj",
+            "sha256:ééééééééééééééééééééééééééééééé",
+        ] {
             assert!(bad.parse::<Digest>().is_err(), "{bad:?}");
         }
     }

@@ -20,7 +20,9 @@ pub type Labels = BTreeMap<String, String>;
 /// A label that would not be found again.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadLabel {
-    #[error("{0:?} is not a label key: 1 to {LABEL_KEY_LEN_MAX} of a-z A-Z 0-9 . _ / -, first a letter or digit")]
+    #[error(
+        "{0:?} is not a label key: 1 to {LABEL_KEY_LEN_MAX} of a-z A-Z 0-9 . _ / -, first a letter or digit"
+    )]
     Key(String),
     #[error("the value of label {0:?} is longer than {LABEL_VALUE_LEN_MAX} bytes or has a control character")]
     Value(String),
@@ -44,7 +46,11 @@ pub fn check_key(key: &str) -> Result<(), BadLabel> {
     let sound = (1..=LABEL_KEY_LEN_MAX).contains(&key.len())
         && key.bytes().all(is_key_byte)
         && key.as_bytes()[0].is_ascii_alphanumeric();
-    if sound { Ok(()) } else { Err(BadLabel::Key(key.to_owned())) }
+    if sound {
+        Ok(())
+    } else {
+        Err(BadLabel::Key(key.to_owned()))
+    }
 }
 
 /// # Errors
@@ -68,7 +74,11 @@ pub fn check_given(labels: &Labels) -> Result<(), BadLabel> {
             return Err(BadLabel::Reserved(key.clone()));
         }
     }
-    if labels.len() > LABELS_PER_NODE_MAX { Err(BadLabel::TooMany(labels.len())) } else { Ok(()) }
+    if labels.len() > LABELS_PER_NODE_MAX {
+        Err(BadLabel::TooMany(labels.len()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Parses `key=value,key=value`, as command lines carry labels.
@@ -78,7 +88,9 @@ pub fn check_given(labels: &Labels) -> Result<(), BadLabel> {
 pub fn parse_list(raw: &str) -> Result<Labels, BadLabel> {
     let mut labels = Labels::new();
     for part in raw.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        let (key, value) = part.split_once('=').ok_or_else(|| BadLabel::NoEquals(part.to_owned()))?;
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| BadLabel::NoEquals(part.to_owned()))?;
         check(key, value)?;
         if labels.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(BadLabel::Twice(key.to_owned()));
@@ -104,6 +116,9 @@ mod tests {
     #[test]
     fn nobody_but_the_node_speaks_under_its_prefix() {
         let labels = parse_list("node/os=debian").unwrap();
-        assert_eq!(check_given(&labels).unwrap_err(), BadLabel::Reserved("node/os".into()));
+        assert_eq!(
+            check_given(&labels).unwrap_err(),
+            BadLabel::Reserved("node/os".into())
+        );
     }
 }

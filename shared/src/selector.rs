@@ -102,7 +102,13 @@ impl Term {
             Test::Exists => (SelectorOp::Exists, None, None),
             Test::Absent => (SelectorOp::Absent, None, None),
         };
-        SelectorAst { op, key: Some(self.key.clone()), value, values, children: None }
+        SelectorAst {
+            op,
+            key: Some(self.key.clone()),
+            value,
+            values,
+            children: None,
+        }
     }
 }
 
@@ -114,16 +120,25 @@ struct Parser<'a> {
 impl Parser<'_> {
     fn selector(mut self) -> Result<Selector, BadSelector> {
         if self.text.len() > SELECTOR_LEN_MAX {
-            return Err(bad(SELECTOR_LEN_MAX, format!("a selector has at most {SELECTOR_LEN_MAX} bytes")));
+            return Err(bad(
+                SELECTOR_LEN_MAX,
+                format!("a selector has at most {SELECTOR_LEN_MAX} bytes"),
+            ));
         }
         self.skip_space();
         if self.peek().is_none() {
-            return Err(bad(0, "the selector is empty; to address every node, ask for all of them explicitly"));
+            return Err(bad(
+                0,
+                "the selector is empty; to address every node, ask for all of them explicitly",
+            ));
         }
         let mut terms = Vec::new();
         loop {
             if terms.len() == SELECTOR_TERMS_MAX {
-                return Err(bad(self.at, format!("a selector has at most {SELECTOR_TERMS_MAX} terms")));
+                return Err(bad(
+                    self.at,
+                    format!("a selector has at most {SELECTOR_TERMS_MAX} terms"),
+                ));
             }
             terms.push(self.term()?);
             self.skip_space();
@@ -139,7 +154,10 @@ impl Parser<'_> {
         self.skip_space();
         if self.eat("!") {
             let key = self.key()?;
-            return Ok(Term { key, test: Test::Absent });
+            return Ok(Term {
+                key,
+                test: Test::Absent,
+            });
         }
         let key = self.key()?;
         self.skip_space();
@@ -176,7 +194,10 @@ impl Parser<'_> {
         let mut values = Vec::new();
         loop {
             if values.len() == SELECTOR_VALUES_MAX {
-                return Err(bad(self.at, format!("a list has at most {SELECTOR_VALUES_MAX} values")));
+                return Err(bad(
+                    self.at,
+                    format!("a list has at most {SELECTOR_VALUES_MAX} values"),
+                ));
             }
             values.push(self.value()?);
             self.skip_space();
@@ -192,7 +213,11 @@ impl Parser<'_> {
     fn value(&mut self) -> Result<String, BadSelector> {
         self.skip_space();
         let start = self.at;
-        let value = if self.peek() == Some(b'"') { self.quoted()? } else { self.word() };
+        let value = if self.peek() == Some(b'"') {
+            self.quoted()?
+        } else {
+            self.word()
+        };
         if value.is_empty() && self.at == start {
             return Err(self.expected("a value (an empty one is written \"\")"));
         }
@@ -263,7 +288,10 @@ impl Parser<'_> {
 }
 
 fn bad(position: usize, message: impl Into<String>) -> BadSelector {
-    BadSelector { position, message: message.into() }
+    BadSelector {
+        position,
+        message: message.into(),
+    }
 }
 
 #[cfg(test)]
@@ -309,7 +337,11 @@ mod tests {
     #[test]
     fn quoted_values_hold_anything_printable() {
         let odd = Labels::from([("note".to_owned(), "a \"b\", c) \\ ü".to_owned())]);
-        assert!(Selector::parse(r#"note="a \"b\", c) \\ ü""#).unwrap().matches(&odd));
+        assert!(
+            Selector::parse(r#"note="a \"b\", c) \\ ü""#)
+                .unwrap()
+                .matches(&odd)
+        );
         assert!(matches(r#"empty="""#, "empty="));
     }
 
@@ -339,17 +371,31 @@ mod tests {
             ("role=web tier=1", 9),
             ("role=\u{1}", 5),
         ] {
-            assert_eq!(Selector::parse(text).map_err(|e| e.position), Err(position), "{text:?}");
+            assert_eq!(
+                Selector::parse(text).map_err(|e| e.position),
+                Err(position),
+                "{text:?}"
+            );
         }
     }
 
     #[test]
     fn every_limit_has_its_error() {
-        assert!(Selector::parse(&"a".repeat(SELECTOR_LEN_MAX + 1)).unwrap_err().message.contains("4096"));
+        assert!(
+            Selector::parse(&"a".repeat(SELECTOR_LEN_MAX + 1))
+                .unwrap_err()
+                .message
+                .contains("4096")
+        );
         let many = vec!["a"; SELECTOR_TERMS_MAX + 1].join(",");
         assert!(Selector::parse(&many).unwrap_err().message.contains("64 terms"));
         let values = format!("a in ({})", vec!["b"; SELECTOR_VALUES_MAX + 1].join(","));
-        assert!(Selector::parse(&values).unwrap_err().message.contains("256 values"));
+        assert!(
+            Selector::parse(&values)
+                .unwrap_err()
+                .message
+                .contains("256 values")
+        );
     }
 
     proptest! {

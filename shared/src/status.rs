@@ -80,7 +80,9 @@ impl Status {
 
     /// The statuses from which `self` is one advance away: the guard of the compare-and-set.
     pub fn predecessors(self) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |from| from.advance(self) == Ok(Step::Move))
+        Self::ALL
+            .into_iter()
+            .filter(move |from| from.advance(self) == Ok(Step::Move))
     }
 
     #[must_use]
@@ -118,7 +120,10 @@ pub fn fold(targets: impl IntoIterator<Item = Status>) -> Status {
             Status::Pending
         }
     } else {
-        [Status::Timeout, Status::Failed, Status::Cancelled].into_iter().find(|s| any(*s)).unwrap_or(Status::Succeeded)
+        [Status::Timeout, Status::Failed, Status::Cancelled]
+            .into_iter()
+            .find(|s| any(*s))
+            .unwrap_or(Status::Succeeded)
     }
 }
 
@@ -136,7 +141,10 @@ pub struct BadStatus(String);
 impl FromStr for Status {
     type Err = BadStatus;
     fn from_str(raw: &str) -> Result<Self, BadStatus> {
-        Self::ALL.into_iter().find(|s| s.as_str() == raw).ok_or_else(|| BadStatus(raw.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|s| s.as_str() == raw)
+            .ok_or_else(|| BadStatus(raw.to_owned()))
     }
 }
 
@@ -175,7 +183,10 @@ mod tests {
 
     #[test]
     fn predecessors_guard_the_compare_and_set() {
-        assert_eq!(Timeout.predecessors().collect::<Vec<_>>(), [Pending, Ack, Started]);
+        assert_eq!(
+            Timeout.predecessors().collect::<Vec<_>>(),
+            [Pending, Ack, Started]
+        );
         assert_eq!(Succeeded.predecessors().collect::<Vec<_>>(), [Started]);
         assert_eq!(Pending.predecessors().count(), 0);
     }

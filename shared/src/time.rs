@@ -11,7 +11,10 @@ pub struct Timestamp(i64);
 impl Timestamp {
     /// Asks the system. Everything that decides takes `now` as an argument instead.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system for the time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that asks the system for the time"
+    )]
     pub fn now() -> Self {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         // A clock before 1970 is read as 1970: a node with a dead battery still works and reports its skew.
@@ -98,8 +101,9 @@ pub fn parse_duration(raw: &str) -> Result<Duration, String> {
     let raw = raw.trim();
     let digits = raw.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = raw.split_at(digits);
-    let number: u64 =
-        number.parse().map_err(|_| format!("{raw:?} is not a duration: write 90s, 15m, 2h or 1d"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{raw:?} is not a duration: write 90s, 15m, 2h or 1d"))?;
     let unit_s: u64 = match unit {
         "" | "s" => 1,
         "ms" => return Ok(Duration::from_millis(number)),
@@ -108,7 +112,10 @@ pub fn parse_duration(raw: &str) -> Result<Duration, String> {
         "d" => 86_400,
         other => return Err(format!("{other:?} is not a unit of time: write s, m, h or d")),
     };
-    number.checked_mul(unit_s).map(Duration::from_secs).ok_or_else(|| format!("{raw:?} is too long"))
+    number
+        .checked_mul(unit_s)
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("{raw:?} is too long"))
 }
 
 #[cfg(test)]
@@ -125,7 +132,13 @@ mod tests {
 
     #[test]
     fn an_offset_other_than_utc_is_the_same_instant() {
-        assert_eq!("2026-01-01T01:00:00+01:00".parse::<Timestamp>().unwrap().to_string(), "2026-01-01T00:00:00.000Z");
+        assert_eq!(
+            "2026-01-01T01:00:00+01:00"
+                .parse::<Timestamp>()
+                .unwrap()
+                .to_string(),
+            "2026-01-01T00:00:00.000Z"
+        );
     }
 
     #[test]
@@ -133,7 +146,15 @@ mod tests {
         assert_eq!(parse_duration("90").unwrap(), Duration::from_secs(90));
         assert_eq!(parse_duration("2h").unwrap(), Duration::from_secs(7200));
         assert_eq!(parse_duration("250ms").unwrap(), Duration::from_millis(250));
-        for bad in ["", "h", "-1s", "1w", "1.5h", "99999999999999999999d", "18446744073709551615d"] {
+        for bad in [
+            "",
+            "h",
+            "-1s",
+            "1w",
+            "1.5h",
+            "99999999999999999999d",
+            "18446744073709551615d",
+        ] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }

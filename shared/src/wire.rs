@@ -32,7 +32,7 @@ pub const HOOKS_PER_NODE_MAX: usize = 128;
 /// The header that carries the callback token of an invocation.
 pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 
-/// A parameter document: a JSON object, kept as the operator wrote it.
+/// A parameter document: a JSON object.
 pub type Parameters = serde_json::Map<String, serde_json::Value>;
 
 /// Bytes that travel as standard base64.
@@ -47,7 +47,10 @@ impl Serialize for Base64 {
 
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        STANDARD.decode(String::deserialize(d)?).map(Self).map_err(de::Error::custom)
+        STANDARD
+            .decode(String::deserialize(d)?)
+            .map(Self)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -159,8 +162,14 @@ pub struct ExecutionTarget {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OutputRef {
-    Inline { inline_bytes: Base64 },
-    ObjectStore { bucket: String, key: String, sha256: Digest },
+    Inline {
+        inline_bytes: Base64,
+    },
+    ObjectStore {
+        bucket: String,
+        key: String,
+        sha256: Digest,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -182,6 +191,9 @@ pub struct TimelineEvent {
     pub from: Option<Status>,
     pub to: Status,
     pub at: Timestamp,
+    /// News that came after the invocation was settled: kept as evidence, without effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -609,7 +621,13 @@ pub struct Callback {
 impl Callback {
     #[must_use]
     pub const fn of(status: Status) -> Self {
-        Self { status, exit_code: None, error: None, declared_output_bytes: None, output: None }
+        Self {
+            status,
+            exit_code: None,
+            error: None,
+            declared_output_bytes: None,
+            output: None,
+        }
     }
 }
 
@@ -671,13 +689,18 @@ mod tests {
 
     #[test]
     fn an_output_reference_has_the_published_shape() {
-        let inline = OutputRef::Inline { inline_bytes: Base64(b"hi\n".to_vec()) };
+        let inline = OutputRef::Inline {
+            inline_bytes: Base64(b"hi\n".to_vec()),
+        };
         assert_eq!(
             serde_json::to_value(&inline).unwrap(),
             serde_json::json!({"kind": "inline", "inline_bytes": "aGkK"})
         );
-        let object =
-            OutputRef::ObjectStore { bucket: "b".into(), key: "e/n/output".into(), sha256: Digest::of(b"") };
+        let object = OutputRef::ObjectStore {
+            bucket: "b".into(),
+            key: "e/n/output".into(),
+            sha256: Digest::of(b""),
+        };
         assert_eq!(
             serde_json::to_value(&object).unwrap(),
             serde_json::json!({"kind": "object_store", "bucket": "b", "key": "e/n/output",

@@ -1,0 +1,253 @@
+//! Settings: flags win over the environment, the environment over `control.toml`, that over the defaults. A [`Config`]
+//! that exists is valid.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use crate::{keys::DataDir, outputs::S3Settings};
+
+/// Where control listens when nobody says otherwise.
+pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// How many executions of one domain may be live at a time.
+    pub(crate) live_executions_max: u32,
+    /// The largest output a node may upload, in bytes.
+    pub(crate) output_bytes_max: u64,
+    /// How long after its deadline an invocation that a node took may still be reported.
+    pub(crate) report_grace: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) data: DataDir,
+    pub(crate) listen: SocketAddr,
+    pub(crate) server_url: String,
+    pub(crate) limits: Limits,
+    pub(crate) s3: Option<S3Settings>,
+}
+
+/// What flags and environment said.
+pub(crate) struct Given {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) listen: Option<String>,
+    pub(crate) server_url: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("{path} cannot be read")]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{path} is not a configuration: {why}")]
+    Malformed { path: PathBuf, why: String },
+    #[error("listen is {0:?}; it must be an address and a port, such as {LISTEN_DEFAULT}")]
+    Listen(String),
+    #[error("server_url is {0:?}; it must be https://host[:port] without a path")]
+    ServerUrl(String),
+    #[error("{name} is {value}; it must be from {min} to {max}")]
+    OutOfBounds {
+        name: &'static str,
+        value: u64,
+        min: u64,
+        max: u64,
+    },
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    listen: Option<String>,
+    server_url: Option<String>,
+    #[serde(default)]
+    limits: RawLimits,
+    #[serde(default)]
+    output: RawOutput,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLimits {
+    live_executions_max: Option<u64>,
+    output_bytes_max: Option<u64>,
+    report_grace_seconds: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawOutput {
+    s3: Option<S3Settings>,
+}
+
+impl Config {
+    pub(crate) fn load(given: Given) -> Result<Self, ConfigError> {
+        let data = DataDir::new(given.data_dir);
+        // A file that was named must be there; the default one need not.
+        let (path, named) = match given.config {
+            Some(path) => (path, true),
+            None => (data.config(), false),
+        };
+        let raw = read(&path, named)?;
+        let listen = given
+            .listen
+            .or(raw.listen)
+            .unwrap_or_else(|| LISTEN_DEFAULT.to_owned());
+        let listen: SocketAddr = listen.parse().map_err(|_| ConfigError::Listen(listen))?;
+        let server_url = given
+            .server_url
+            .or(raw.server_url)
+            .unwrap_or_else(|| format!("https://{listen}"));
+        Ok(Self {
+            data,
+            listen,
+            server_url: check_server_url(server_url)?,
+            limits: raw.limits.check()?,
+            s3: raw.output.s3,
+        })
+    }
+}
+
+fn read(path: &Path, named: bool) -> Result<Raw, ConfigError> {
+    let text = match fs::read_to_string(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound && !named => return Ok(Raw::default()),
+        Err(source) => {
+            return Err(ConfigError::Unreadable {
+                path: path.to_owned(),
+                source,
+            });
+        }
+        Ok(text) => text,
+    };
+    toml::from_str(&text).map_err(|err| ConfigError::Malformed {
+        path: path.to_owned(),
+        why: err.to_string(),
+    })
+}
+
+pub(crate) fn check_server_url(url: String) -> Result<String, ConfigError> {
+    let sound = reqwest::Url::parse(&url)
+        .is_ok_and(|u| u.scheme() == "https" && u.has_host() && u.path() == "/" && u.query().is_none());
+    if sound {
+        Ok(url.trim_end_matches('/').to_owned())
+    } else {
+        Err(ConfigError::ServerUrl(url))
+    }
+}
+
+impl RawLimits {
+    fn check(&self) -> Result<Limits, ConfigError> {
+        let within = |name, value: Option<u64>, default, min, max| {
+            let value = value.unwrap_or(default);
+            if (min..=max).contains(&value) {
+                Ok(value)
+            } else {
+                Err(ConfigError::OutOfBounds {
+                    name,
+                    value,
+                    min,
+                    max,
+                })
+            }
+        };
+        let live = within(
+            "limits.live_executions_max",
+            self.live_executions_max,
+            1000,
+            1,
+            1_000_000,
+        )?;
+        Ok(Limits {
+            live_executions_max: u32::try_from(live).expect("checked against its bounds above"),
+            output_bytes_max: within(
+                "limits.output_bytes_max",
+                self.output_bytes_max,
+                1 << 30,
+                1 << 15,
+                1 << 40,
+            )?,
+            report_grace: Duration::from_secs(within(
+                "limits.report_grace_seconds",
+                self.report_grace_seconds,
+                30,
+                1,
+                3600,
+            )?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(dir: &Path) -> Given {
+        Given {
+            data_dir: dir.to_owned(),
+            config: None,
+            listen: None,
+            server_url: None,
+        }
+    }
+
+    #[test]
+    fn what_is_given_wins_over_the_file_and_the_file_over_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(
+            Config::load(given(dir.path())).unwrap().listen.to_string(),
+            LISTEN_DEFAULT
+        );
+        fs::write(
+            dir.path().join("control.toml"),
+            "listen = \"127.0.0.1:1\"\n[limits]\nlive_executions_max = 5\n",
+        )
+        .unwrap();
+        let config = Config::load(given(dir.path())).unwrap();
+        assert_eq!((config.listen.port(), config.limits.live_executions_max), (1, 5));
+        let config = Config::load(Given {
+            listen: Some("127.0.0.1:2".into()),
+            ..given(dir.path())
+        })
+        .unwrap();
+        assert_eq!(
+            (config.listen.port(), config.server_url.as_str()),
+            (2, "https://127.0.0.1:2")
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, named) in [
+            ("listne = 1", "listne"),
+            ("[limits]\nlive_executions_max = 0", "live_executions_max"),
+            ("listen = \"nowhere\"", "nowhere"),
+            ("server_url = \"http://c\"", "http://c"),
+            ("server_url = \"https://c/path\"", "https://c/path"),
+            ("[output.s3]\nregion = \"r\"", "bucket"),
+        ] {
+            fs::write(dir.path().join("control.toml"), text).unwrap();
+            let err = Config::load(given(dir.path())).unwrap_err().to_string();
+            assert!(err.contains(named), "{text}: {err}");
+        }
+    }
+
+    #[test]
+    fn a_named_file_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = Given {
+            config: Some(dir.path().join("other.toml")),
+            ..given(dir.path())
+        };
+        assert!(matches!(
+            Config::load(missing),
+            Err(ConfigError::Unreadable { .. })
+        ));
+    }
+}

@@ -1,0 +1,43 @@
+//! What the whole service shares: one value, made once at start.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_shared::envelope::Signer;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Limits,
+    keys::ServerKey,
+    outputs::OutputStore,
+    presence::Presence,
+    store::Store,
+    streams::{NodeStreams, Watchers},
+};
+
+pub(crate) struct Control {
+    pub(crate) store: Store,
+    pub(crate) key: ServerKey,
+    pub(crate) signer: Signer,
+    pub(crate) outputs: OutputStore,
+    /// The URL under which nodes and operators reach this service, without a slash at its end.
+    pub(crate) server_url: String,
+    pub(crate) ca_pem: String,
+    pub(crate) limits: Limits,
+    pub(crate) node_streams: NodeStreams,
+    pub(crate) watchers: Watchers,
+    pub(crate) presence: Presence,
+    /// Wakes the publisher: there may be rows in the outbox.
+    pub(crate) outbox_wake: Notify,
+    /// Cancelled once, when the service stops.
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) type Shared = Arc<Control>;
+
+impl Control {
+    /// Waits, or returns true at once when the service stops.
+    pub(crate) async fn stopped_within(&self, wait: Duration) -> bool {
+        tokio::time::timeout(wait, self.stop.cancelled()).await.is_ok()
+    }
+}

@@ -1,0 +1,181 @@
+//! From what is owed to signed frames on nodes' streams.
+//!
+//! The publisher reads the outbox and hands each row to the stream of its node, if that is here. The redelivery sweep
+//! covers a frame that was lost all the same. Neither is needed for a node that connects: it asks by state.
+
+use std::time::Duration;
+
+use muster_shared::{
+    envelope::Envelope,
+    ids::{EventId, NodeId},
+    time::Timestamp,
+    wire::{ActionRequest, BaselineUpdated},
+};
+
+use crate::{
+    control::Control,
+    keys::chance,
+    store::{Owed, StoreError},
+};
+
+/// How many outbox rows are read at a time.
+const OUTBOX_BATCH: u32 = 1000;
+/// Looks in the outbox at least this often, should a wake-up be lost.
+const OUTBOX_POLL: Duration = Duration::from_secs(2);
+/// An invocation that a connected node has not acknowledged for this long is sent again.
+const REDELIVER_AFTER: Duration = Duration::from_secs(15);
+/// How many nodes one round of redelivery serves.
+const REDELIVER_BATCH: u32 = 1000;
+/// How long an approval on the wire is good for. It is signed anew on every connect.
+const BASELINE_TTL: Duration = Duration::from_secs(10 * 60);
+
+/// One event as it goes onto a stream.
+pub(crate) struct Frame {
+    pub(crate) id: EventId,
+    pub(crate) event: &'static str,
+    pub(crate) envelope: Envelope,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("the system gave no random bytes")]
+    Chance(#[from] std::io::Error),
+    #[error("the event is not JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Signs what is owed, for this node and until it expires.
+pub(crate) fn sign(
+    control: &Control,
+    node: NodeId,
+    owed: &Owed,
+    now: Timestamp,
+) -> Result<Frame, FrameError> {
+    let id = EventId::mint(now, chance()?);
+    let (event, envelope) = match owed {
+        Owed::Action {
+            execution,
+            hook_digest,
+        } => {
+            let request = ActionRequest {
+                event_id: id,
+                occurred_at: now,
+                execution_id: execution.id,
+                node_id: node,
+                action: execution.action.clone(),
+                kind: execution.kind,
+                parameters: execution.parameters.clone(),
+                timeout_seconds: execution.timeout_seconds,
+                callback_url: format!(
+                    "{}/v1/nodes/{node}/executions/{}",
+                    control.server_url, execution.id
+                ),
+                expires_at: execution.expires_at,
+                callback_token: control.key.callback_token(execution.id, node),
+                hook_digest: *hook_digest,
+            };
+            ("action_request", control.signer.seal(&request)?)
+        }
+        Owed::Baseline {
+            hook,
+            digest,
+            approved_at,
+        } => {
+            let update = BaselineUpdated {
+                event_id: id,
+                occurred_at: now,
+                node_id: node,
+                expires_at: now.plus(BASELINE_TTL),
+                hook: hook.clone(),
+                digest: *digest,
+                approved_at: *approved_at,
+            };
+            ("hook_baseline_updated", control.signer.seal(&update)?)
+        }
+    };
+    Ok(Frame { id, event, envelope })
+}
+
+/// Everything a node is owed at this moment: approvals first, so that an action they allow finds them.
+pub(crate) async fn owed_now(
+    control: &Control,
+    node: NodeId,
+    now: Timestamp,
+) -> Result<Vec<Owed>, StoreError> {
+    let mut owed = control.store.approved_baselines(node).await?;
+    owed.extend(control.store.owed_to(node, now).await?);
+    Ok(owed)
+}
+
+/// Publishes the outbox until the service stops.
+pub(crate) async fn publish(control: &Control) {
+    // Rows up to here were handed over. They are deleted together, a moment later: the delete is off the path of the
+    // action, and a row that is found again after a crash only asks for what the state says anyway.
+    let mut handed = 0;
+    let mut drained = 0;
+    loop {
+        match publish_batch(control, handed).await {
+            Ok(Some(up_to)) => {
+                handed = up_to;
+                continue;
+            }
+            Ok(None) => {}
+            Err(err) => log::error!("The outbox could not be read: {}", crate::error_chain(&err)),
+        }
+        let woken = tokio::select! {
+            () = control.stop.cancelled() => return,
+            () = control.outbox_wake.notified() => true,
+            () = tokio::time::sleep(OUTBOX_POLL) => false,
+        };
+        if !woken && handed > drained {
+            match drain(control, handed).await {
+                Ok(()) => drained = handed,
+                Err(err) => log::error!("The outbox could not be drained: {}", crate::error_chain(&err)),
+            }
+        }
+    }
+}
+
+async fn publish_batch(control: &Control, after: i64) -> Result<Option<i64>, StoreError> {
+    let rows = control
+        .store
+        .outbox_after(after, Timestamp::now(), OUTBOX_BATCH)
+        .await?;
+    let last = rows.last().map(|row| row.id);
+    for (node, owed) in rows.into_iter().filter_map(|row| row.owed) {
+        control.node_streams.push(node, owed);
+    }
+    Ok(last)
+}
+
+async fn drain(control: &Control, up_to: i64) -> Result<(), StoreError> {
+    let mut tx = control.store.begin().await?;
+    tx.drain_outbox(up_to).await?;
+    tx.commit().await
+}
+
+/// Sends again what connected nodes have not acknowledged, until the service stops. Nodes answer what they know from
+/// their journals, so that once too often is harmless and once too few is not.
+pub(crate) async fn redeliver(control: &Control) {
+    while !control.stopped_within(REDELIVER_AFTER).await {
+        if let Err(err) = redeliver_round(control, Timestamp::now()).await {
+            log::error!("Redelivery failed: {}", crate::error_chain(&err));
+        }
+    }
+}
+
+async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
+    let stale = control
+        .store
+        .nodes_still_owed(now.minus(REDELIVER_AFTER), now, REDELIVER_BATCH)
+        .await?;
+    for node in stale
+        .into_iter()
+        .filter(|node| control.node_streams.is_connected(*node))
+    {
+        for owed in control.store.owed_to(node, now).await? {
+            control.node_streams.push(node, owed);
+        }
+    }
+    Ok(())
+}

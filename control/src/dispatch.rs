@@ -1,0 +1,348 @@
+//! Admits a dispatch: resolve the cohort, ask the gates, count the capacity, persist in one commit.
+
+use std::time::Duration;
+
+use muster_shared::{
+    ids::{ActionName, ExecutionId, NodeId},
+    selector::{BadSelector, Selector},
+    time::Timestamp,
+    wire::{
+        ActionKind, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX, Parameters,
+        TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
+    },
+};
+
+use crate::{
+    authz::Grants,
+    control::Control,
+    gates::{self, Asked, Candidate, NoSurvivor, Sifted},
+    keys::{chance, token_hash},
+    store::{Detail, NewExecution, Project, StoreError},
+};
+
+/// Who asks, and what they were granted.
+pub(crate) struct Requester {
+    pub(crate) subject: String,
+    pub(crate) grants: Grants,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DispatchError {
+    #[error("{0}")]
+    BadTarget(#[from] BadTarget),
+    #[error("{0}")]
+    BadAction(String),
+    #[error(
+        "timeout_seconds is {0}; it must be from 1 to {TIMEOUT_SECONDS_MAX} (24 h), and is {TIMEOUT_SECONDS_DEFAULT} when left out"
+    )]
+    BadTimeout(i64),
+    #[error("the parameters have {0} bytes of JSON; the limit is {PARAMETERS_BYTES_MAX}")]
+    ParametersTooLarge(usize),
+    #[error("{}", no_survivor_text(*.why, .action))]
+    NoSurvivor {
+        why: NoSurvivor,
+        action: ActionName,
+        dropped: Vec<Dropped>,
+    },
+    #[error(
+        "the domain has {live} live executions and limits.live_executions_max is {max}; wait for some to end"
+    )]
+    CapacityExceeded { live: i64, max: u32 },
+    #[error("the dispatch could not be stored")]
+    Store(#[from] StoreError),
+    #[error("the system gave no random bytes")]
+    Chance(#[from] std::io::Error),
+}
+
+fn no_survivor_text(why: NoSurvivor, action: &ActionName) -> String {
+    match why {
+        NoSurvivor::HookIntegrityViolation => format!(
+            "hook {action} differs from its baseline on every node that could have run it; approve the new digest, or restore the file"
+        ),
+        NoSurvivor::ActionNotDeclared => {
+            format!("no node of the cohort declares action {action}; install it there, or correct its name")
+        }
+        NoSurvivor::PermissionDenied => "you may not act on this node".to_owned(),
+        NoSurvivor::EmptyCohort => {
+            "no node that you may act on matches; widen the selector, or ask for the relation".to_owned()
+        }
+    }
+}
+
+/// The nodes that a request names: exactly one of three ways.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Selector { text: String, selector: Selector },
+    Node(NodeId),
+    All,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadTarget {
+    #[error("name the target in exactly one way: selector, node_id, or all: true")]
+    NotOne,
+    #[error("node_id {0:?} is not a UUID")]
+    NodeId(String),
+    #[error("the selector is malformed: {0}")]
+    Selector(#[from] BadSelector),
+}
+
+impl Target {
+    pub(crate) fn parse(selector: Option<&str>, node: Option<&str>, all: bool) -> Result<Self, BadTarget> {
+        match (selector, node, all) {
+            (Some(text), None, false) => Ok(Self::Selector {
+                text: text.to_owned(),
+                selector: Selector::parse(text)?,
+            }),
+            (None, Some(node), false) => node
+                .parse()
+                .map(Self::Node)
+                .map_err(|_| BadTarget::NodeId(node.to_owned())),
+            (None, None, true) => Ok(Self::All),
+            _ => Err(BadTarget::NotOne),
+        }
+    }
+
+    pub(crate) const fn selector(&self) -> Option<&Selector> {
+        match self {
+            Self::Selector { selector, .. } => Some(selector),
+            Self::Node(_) | Self::All => None,
+        }
+    }
+
+    pub(crate) const fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Node(node) => Some(*node),
+            Self::Selector { .. } | Self::All => None,
+        }
+    }
+
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Selector { text, .. } => Some(text),
+            Self::Node(_) | Self::All => None,
+        }
+    }
+}
+
+/// A request that can be answered without looking anything up.
+struct Ask {
+    action: ActionName,
+    kind: Option<ActionKind>,
+    target: Target,
+    parameters: Option<Parameters>,
+    timeout_seconds: u32,
+}
+
+impl Ask {
+    fn parse(request: DispatchRequest) -> Result<Self, DispatchError> {
+        let target = Target::parse(
+            request.selector.as_deref(),
+            request.node_id.as_deref(),
+            request.all,
+        )?;
+        let action = request
+            .action
+            .parse()
+            .map_err(|err| DispatchError::BadAction(format!("{err}")))?;
+        let timeout_seconds = match request.timeout_seconds {
+            None => TIMEOUT_SECONDS_DEFAULT,
+            Some(asked) => u32::try_from(asked)
+                .ok()
+                .filter(|s| (1..=TIMEOUT_SECONDS_MAX).contains(s))
+                .ok_or(DispatchError::BadTimeout(asked))?,
+        };
+        if let Some(parameters) = &request.parameters {
+            let bytes = serde_json::to_vec(parameters).map_or(usize::MAX, |json| json.len());
+            if bytes > PARAMETERS_BYTES_MAX {
+                return Err(DispatchError::ParametersTooLarge(bytes));
+            }
+        }
+        Ok(Self {
+            action,
+            kind: request.kind,
+            target,
+            parameters: request.parameters,
+            timeout_seconds,
+        })
+    }
+}
+
+/// Admits a dispatch or refuses it; a refusal has changed nothing.
+pub(crate) async fn dispatch(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    request: DispatchRequest,
+    now: Timestamp,
+) -> Result<Execution, DispatchError> {
+    let ask = Ask::parse(request)?;
+    let (kind, sifted) = cohort(control, project, requester, &ask).await?;
+    if sifted.survivors.is_empty() {
+        let why = match ask.target {
+            Target::Node(_) => sifted.refusal_of_node(),
+            Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
+        };
+        return Err(DispatchError::NoSurvivor {
+            why,
+            action: ask.action,
+            dropped: sifted.dropped(),
+        });
+    }
+    let id = persist(control, project, requester, &ask, kind, &sifted, now).await?;
+    control.outbox_wake.notify_one();
+    log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
+
+    let mut execution = control
+        .store
+        .execution(project.id, id, Detail::WithoutOutput)
+        .await?
+        .ok_or(StoreError::Sql(sqlx::Error::RowNotFound))?;
+    execution.dropped = sifted.dropped();
+    Ok(execution)
+}
+
+async fn cohort(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    ask: &Ask,
+) -> Result<(ActionKind, Sifted), DispatchError> {
+    let mut candidates = control
+        .store
+        .candidates(project.id, ask.target.selector(), ask.target.node(), &ask.action)
+        .await?;
+    let grants = requester.grants.in_project(project.domain, project.id);
+    for candidate in &mut candidates {
+        candidate.may_act = grants.may_act_on(candidate.node);
+    }
+    let kind = ask.kind.unwrap_or_else(|| declared_kind(&candidates));
+    let asked = Asked {
+        domain: project.domain,
+        project: project.id,
+        kind,
+    };
+    Ok((kind, gates::sift(&candidates, &asked)))
+}
+
+/// The kind of an action nobody gave a kind: a name compiled into any of the agents is a builtin.
+fn declared_kind(candidates: &[Candidate]) -> ActionKind {
+    let builtin = candidates
+        .iter()
+        .any(|c| c.declared.is_some_and(|d| d.kind == ActionKind::Builtin));
+    if builtin {
+        ActionKind::Builtin
+    } else {
+        ActionKind::Hook
+    }
+}
+
+/// Header, targets and outbox rows in one commit. The count of live executions is taken under the same write lock, so
+/// that two dispatches at once cannot both be the last.
+async fn persist(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    ask: &Ask,
+    kind: ActionKind,
+    sifted: &Sifted,
+    now: Timestamp,
+) -> Result<ExecutionId, DispatchError> {
+    let id = ExecutionId::mint(now, chance()?);
+    let targets: Vec<_> = sifted
+        .survivors
+        .iter()
+        .map(|cleared| {
+            (
+                cleared.node(),
+                token_hash(&control.key.callback_token(id, cleared.node())),
+            )
+        })
+        .collect();
+    let mut tx = control.store.begin().await?;
+    let live = tx.count_live_executions(project.domain).await?;
+    let max = control.limits.live_executions_max;
+    if live >= i64::from(max) {
+        return Err(DispatchError::CapacityExceeded { live, max });
+    }
+    tx.insert_execution(&NewExecution {
+        id,
+        domain: project.domain,
+        project: project.id,
+        action: &ask.action,
+        kind,
+        parameters: ask.parameters.as_ref(),
+        selector: ask.target.text(),
+        timeout_seconds: ask.timeout_seconds,
+        requested_by: &requester.subject,
+        created_at: now,
+        expires_at: now.plus(Duration::from_secs(ask.timeout_seconds.into())),
+        targets: &targets,
+    })
+    .await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> DispatchRequest {
+        DispatchRequest {
+            action: "ping".into(),
+            selector: Some("role=web".into()),
+            ..DispatchRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_target_is_named_in_exactly_one_way() {
+        let node = Some("0198c5f0-0000-7000-8000-000000000000");
+        for (selector, node, all, sound) in [
+            (Some("a=b"), None, false, true),
+            (None, node, false, true),
+            (None, None, true, true),
+            (None, None, false, false),
+            (Some("a=b"), node, false, false),
+            (Some("a=b"), None, true, false),
+            (None, node, true, false),
+        ] {
+            assert_eq!(Target::parse(selector, node, all).is_ok(), sound);
+        }
+        assert!(matches!(
+            Target::parse(None, Some("x"), false),
+            Err(BadTarget::NodeId(_))
+        ));
+        assert!(matches!(
+            Target::parse(Some(" "), None, false),
+            Err(BadTarget::Selector(_))
+        ));
+    }
+
+    #[test]
+    fn timeouts_outside_the_bounds_are_refused_not_clamped() {
+        for seconds in [0, -1, i64::from(TIMEOUT_SECONDS_MAX) + 1, i64::MAX, i64::MIN] {
+            let ask = Ask::parse(DispatchRequest {
+                timeout_seconds: Some(seconds),
+                ..request()
+            });
+            assert!(matches!(ask, Err(DispatchError::BadTimeout(s)) if s == seconds));
+        }
+        assert_eq!(
+            Ask::parse(request()).ok().unwrap().timeout_seconds,
+            TIMEOUT_SECONDS_DEFAULT
+        );
+    }
+
+    #[test]
+    fn oversized_parameters_are_refused_by_their_own_size() {
+        let mut parameters = Parameters::new();
+        parameters.insert("k".into(), "x".repeat(PARAMETERS_BYTES_MAX).into());
+        let ask = Ask::parse(DispatchRequest {
+            parameters: Some(parameters),
+            ..request()
+        });
+        assert!(matches!(ask, Err(DispatchError::ParametersTooLarge(n)) if n > PARAMETERS_BYTES_MAX));
+    }
+}

@@ -1,0 +1,31 @@
+//! Request bodies: read to a limit, then parsed, each failure with its own answer.
+
+use axum::{body::Body, http::StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::problem::ApiError;
+
+/// The largest body of an operator's request. Parameters have their own, smaller limit.
+pub(super) const OPERATOR_BODY_BYTES_MAX: usize = 128 * 1024;
+/// The largest callback: inline output as base64, error text and some air.
+pub(super) const CALLBACK_BODY_BYTES_MAX: usize = 64 * 1024;
+/// The largest report of capabilities or violations.
+pub(super) const REPORT_BODY_BYTES_MAX: usize = 512 * 1024;
+
+pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<T, ApiError> {
+    let bytes = Limited::new(body, bytes_max).collect().await.map_err(|err| {
+        if err.is::<LengthLimitError>() {
+            ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "request_body_too_large",
+                format!("the body of this request may have at most {bytes_max} bytes"),
+            )
+        } else {
+            ApiError::bad_request("invalid_body", "the body was cut off")
+        }
+    })?;
+    serde_json::from_slice(&bytes.to_bytes()).map_err(|err| {
+        ApiError::bad_request("invalid_body", format!("the body is not what is expected: {err}"))
+    })
+}

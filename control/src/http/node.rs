@@ -1,0 +1,252 @@
+//! What nodes ask for and report. Every path is the node's own: another node's NSK opens none of it.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures_util::Stream;
+use muster_shared::{
+    ids::{ExecutionId, NodeId},
+    time::Timestamp,
+    wire::{
+        CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
+        EnrollRequest, HeartbeatRequest, HeartbeatResponse, ViolationsRequest, ViolationsResponse,
+    },
+};
+
+use super::{
+    auth::{Bearer, Node},
+    body::{CALLBACK_BODY_BYTES_MAX, OPERATOR_BODY_BYTES_MAX, REPORT_BODY_BYTES_MAX, read_json},
+    operator::parse_execution,
+    problem::ApiError,
+};
+use crate::{
+    callback,
+    control::{Control, Shared},
+    delivery, enroll, error_chain,
+    integrity::{self, VIOLATIONS_PER_REPORT_MAX},
+    keys::token_hash,
+    presence::Seen,
+    store::Owed,
+};
+
+/// How often a stream on which nothing happens says that it is there.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(25);
+/// What a node is asked to wait before it connects again; it adds its own jitter.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) async fn enroll(
+    State(control): State<Shared>,
+    Bearer(token): Bearer,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: EnrollRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let enrolled = enroll::enroll(&control, &token, &request, Timestamp::now()).await?;
+    Ok((StatusCode::CREATED, Json(enrolled)).into_response())
+}
+
+pub(super) async fn heartbeat(
+    State(control): State<Shared>,
+    node: Node,
+    body: Body,
+) -> Result<Json<HeartbeatResponse>, ApiError> {
+    node.require_own_path("node_id_mismatch")?;
+    let beat: HeartbeatRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let now = Timestamp::now();
+    let skew_ms = beat.client_now.as_millis().saturating_sub(now.as_millis());
+    control.presence.note(
+        node.id,
+        Seen {
+            at: now,
+            skew_ms: Some(skew_ms),
+            binary_version: Some(beat.binary_version),
+        },
+    );
+    Ok(Json(HeartbeatResponse {
+        accepted_at: now,
+        reconcile: false,
+        rotate_keys: false,
+    }))
+}
+
+pub(super) async fn capabilities(
+    State(control): State<Shared>,
+    node: Node,
+    body: Body,
+) -> Result<Json<CapabilityResponse>, ApiError> {
+    node.require_own_path("node_id_mismatch")?;
+    let manifest: CapabilityManifest = read_json(body, REPORT_BODY_BYTES_MAX).await?;
+    let now = Timestamp::now();
+    let fields_changed = integrity::declare(&control, (node.id, node.domain), &manifest, now).await?;
+    control.presence.note(
+        node.id,
+        Seen {
+            at: now,
+            skew_ms: None,
+            binary_version: Some(manifest.binary_version),
+        },
+    );
+    Ok(Json(CapabilityResponse {
+        accepted_at: now,
+        fields_changed,
+        host_key_changed: false,
+    }))
+}
+
+pub(super) async fn violations(
+    State(control): State<Shared>,
+    node: Node,
+    body: Body,
+) -> Result<Response, ApiError> {
+    node.require_own_path("node_id_mismatch")?;
+    let request: ViolationsRequest = read_json(body, REPORT_BODY_BYTES_MAX).await?;
+    let count = request.violations.len();
+    if !(1..=VIOLATIONS_PER_REPORT_MAX).contains(&count) {
+        return Err(ApiError::bad_request(
+            "invalid_body",
+            format!("a report has 1 to {VIOLATIONS_PER_REPORT_MAX} violations, not {count}"),
+        ));
+    }
+    let now = Timestamp::now();
+    integrity::record(&control, (node.id, node.domain), &request.violations, now).await?;
+    let answer = ViolationsResponse {
+        accepted_at: now,
+        violation_count: u32::try_from(count).expect("checked against its limit above"),
+    };
+    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
+}
+
+pub(super) async fn callback(
+    State(control): State<Shared>,
+    node: Node,
+    Path((_, execution)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<CallbackResponse>, ApiError> {
+    node.require_own_path("nsk_node_mismatch")?;
+    let execution = parse_execution(&execution)?;
+    may_speak_for(&control, execution, &node, &headers).await?;
+    let callback: Callback = read_json(body, CALLBACK_BODY_BYTES_MAX).await?;
+    if !callback::is_reportable(callback.status) {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "invalid_state_transition",
+            "a node never makes an invocation pending",
+        ));
+    }
+    Ok(Json(
+        callback::apply(&control, (execution, node.id), &callback, Timestamp::now()).await?,
+    ))
+}
+
+/// The execution must address this node, and the report must carry the invocation's token: asked before the body is
+/// read.
+async fn may_speak_for(
+    control: &Control,
+    execution: ExecutionId,
+    node: &Node,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
+    let Some(target) = control.store.target_now(execution, node.id).await? else {
+        return Err(if control.store.execution_exists(execution).await? {
+            ApiError::denied(
+                "nsk_node_mismatch",
+                "out_of_scope",
+                "the execution does not address this node",
+            )
+        } else {
+            ApiError::not_found(
+                "execution_not_found",
+                format!("there is no execution {execution}"),
+            )
+        });
+    };
+    let held = match headers.get(CALLBACK_TOKEN_HEADER) {
+        Some(token) => token
+            .to_str()
+            .is_ok_and(|token| token_hash(token) == target.callback_token_hash),
+        None => !target.callback_token_required,
+    };
+    if held {
+        return Ok(());
+    }
+    Err(ApiError::denied(
+        "callback_token_mismatch",
+        "out_of_scope",
+        format!("the header {CALLBACK_TOKEN_HEADER} must carry the token of this invocation"),
+    ))
+}
+
+/// The node's event stream: first all it is owed by the state of things, then what comes.
+pub(super) async fn events(State(control): State<Shared>, node: Node) -> Result<Response, ApiError> {
+    node.require_own_path("node_id_mismatch")?;
+    let now = Timestamp::now();
+    control.presence.note(
+        node.id,
+        Seen {
+            at: now,
+            skew_ms: None,
+            binary_version: None,
+        },
+    );
+    log::debug!(node_id:% = node.id; "Node opens its stream");
+    let stream = Sse::new(stream(control, node.id)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    Ok((event_stream_headers(), stream).into_response())
+}
+
+/// No proxy on the way may keep back or store what is on a stream.
+pub(super) fn event_stream_headers() -> [(HeaderName, HeaderValue); 2] {
+    [
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (
+            HeaderName::from_static("x-accel-buffering"),
+            HeaderValue::from_static("no"),
+        ),
+    ]
+}
+
+fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Event, Infallible>> {
+    async_stream::stream! {
+        // Subscribed before looking: what commits in between comes twice rather than never.
+        let Some(mut subscription) = control.node_streams.open(node) else { return };
+        yield Ok(Event::default().comment("muster").retry(RETRY));
+        match delivery::owed_now(&control, node, Timestamp::now()).await {
+            Ok(owed) => for owed in owed {
+                if let Some(event) = event(&control, node, &owed) { yield Ok(event); }
+            },
+            Err(err) => {
+                // The node comes back and asks again; a stream that began with a gap would hide it.
+                log::error!(node_id:% = node; "What the node is owed could not be read: {}", error_chain(&err));
+                return;
+            }
+        }
+        while let Some(owed) = subscription.next().await {
+            if let Some(event) = event(&control, node, &owed) { yield Ok(event); }
+        }
+    }
+}
+
+fn event(control: &Control, node: NodeId, owed: &Owed) -> Option<Event> {
+    let frame = match delivery::sign(control, node, owed, Timestamp::now()) {
+        Ok(frame) => frame,
+        Err(err) => {
+            log::error!(node_id:% = node; "An event could not be signed: {}", error_chain(&err));
+            return None;
+        }
+    };
+    let data = serde_json::to_string(&frame.envelope).ok()?;
+    Some(
+        Event::default()
+            .id(frame.id.to_string())
+            .event(frame.event)
+            .data(data),
+    )
+}

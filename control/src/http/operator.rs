@@ -1,0 +1,457 @@
+//! What operators ask for.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use muster_shared::{
+    ids::{ActionName, ExecutionId, NodeId, ProjectId, RowId},
+    labels::{self, LABELS_PER_NODE_MAX},
+    selector::Selector,
+    status::Status,
+    time::Timestamp,
+    wire::{
+        ApproveRequest, DispatchRequest, Execution, HookState, IssueTokenRequest, LabelPatch, NodeSummary,
+        Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+    },
+};
+use serde::Deserialize;
+
+use super::{
+    auth::{InProject, Operator, parse_node},
+    body::{OPERATOR_BODY_BYTES_MAX, read_json},
+    cursor,
+    problem::ApiError,
+};
+use crate::{
+    control::{Control, Shared},
+    dispatch::{self, Requester, Target},
+    enroll, integrity,
+    store::{Detail, ListFilter, NodeFilter, NodeRecord, ViolationFilter},
+};
+
+pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
+    raw.parse().map_err(|_| {
+        ApiError::bad_request("invalid_execution_id", format!("execution {raw:?} is not a UUID"))
+    })
+}
+
+pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
+    ApiError::not_found(
+        "execution_not_found",
+        format!("the project has no execution {id}"),
+    )
+}
+
+pub(super) async fn dispatch(
+    State(control): State<Shared>,
+    caller: InProject,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let execution = dispatch::dispatch(
+        &control,
+        &caller.project,
+        &caller.requester,
+        request,
+        Timestamp::now(),
+    )
+    .await?;
+    Ok((StatusCode::CREATED, Json(execution)).into_response())
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListQuery {
+    status: Option<String>,
+    action_name: Option<String>,
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) async fn list_executions(
+    State(control): State<Shared>,
+    caller: InProject,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Execution>>, ApiError> {
+    let limit = cursor::parse_limit(query.limit.as_deref())?;
+    let status: Option<Status> = query
+        .status
+        .map(|raw| {
+            raw.parse()
+                .map_err(|err| ApiError::bad_request("invalid_status", format!("{err}")))
+        })
+        .transpose()?;
+    let scope = format!("executions {} {}", caller.requester.subject, caller.project.id);
+    let before = query
+        .cursor
+        .map(|raw| cursor::open(&control.key, &scope, &raw))
+        .transpose()?;
+    let filter = ListFilter {
+        status,
+        action: query.action_name.as_deref(),
+        before,
+    };
+    let executions = control
+        .store
+        .executions(caller.project.id, &filter, limit + 1)
+        .await?;
+    let (items, next_cursor) = cursor::paginate(executions, limit, |last| {
+        cursor::seal(&control.key, &scope, &(last.created_at, last.id))
+    });
+    Ok(Json(Page { items, next_cursor }))
+}
+
+pub(super) async fn get_execution(
+    State(control): State<Shared>,
+    caller: InProject,
+    Path((_, execution)): Path<(String, String)>,
+) -> Result<Json<Execution>, ApiError> {
+    let id = parse_execution(&execution)?;
+    let execution = control
+        .store
+        .execution(caller.project.id, id, Detail::WithOutput)
+        .await?;
+    execution.map(Json).ok_or_else(|| execution_not_found(id))
+}
+
+#[derive(Deserialize)]
+pub(super) struct PageQuery {
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) async fn list_hooks(
+    State(control): State<Shared>,
+    caller: InProject,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<HookState>>, ApiError> {
+    let limit = cursor::parse_limit(query.limit.as_deref())?;
+    let scope = format!("hooks {} {}", caller.requester.subject, caller.project.id);
+    let after: Option<(String, NodeId)> = query
+        .cursor
+        .map(|raw| cursor::open(&control.key, &scope, &raw))
+        .transpose()?;
+    let after = after.as_ref().map(|(name, node)| (name.as_str(), *node));
+    let hooks = control
+        .store
+        .hook_states(caller.project.id, after, limit + 1)
+        .await?;
+    let (items, next_cursor) = cursor::paginate(hooks, limit, |last| {
+        cursor::seal(&control.key, &scope, &(&last.name, last.node_id))
+    });
+    Ok(Json(Page { items, next_cursor }))
+}
+
+pub(super) async fn approve_hook(
+    State(control): State<Shared>,
+    caller: InProject,
+    Path((_, hook)): Path<(String, String)>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    caller.require_operator()?;
+    let hook: ActionName = hook
+        .parse()
+        .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
+    let request: ApproveRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let target = Target::parse(
+        request.selector.as_deref(),
+        request.node_id.as_deref(),
+        request.all,
+    )?;
+    let answer = integrity::approve(
+        &control,
+        &caller.project,
+        &caller.requester,
+        (&hook, request.digest, &target),
+        Timestamp::now(),
+    )
+    .await?;
+    if answer.approved.is_empty() && answer.unchanged.is_empty() {
+        return Err(ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "selector_empty_cohort",
+            "no node that you may act on matches",
+        ));
+    }
+    Ok(Json(answer).into_response())
+}
+
+pub(super) async fn issue_token(
+    State(control): State<Shared>,
+    caller: InProject,
+    body: Body,
+) -> Result<Response, ApiError> {
+    caller.require_operator()?;
+    let request: IssueTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let token = enroll::issue(
+        &control,
+        &caller.project,
+        &caller.requester.subject,
+        request,
+        Timestamp::now(),
+    )
+    .await?;
+    Ok((StatusCode::CREATED, Json(token)).into_response())
+}
+
+#[derive(Deserialize)]
+pub(super) struct NodesQuery {
+    domain_id: Option<String>,
+    project_id: Option<String>,
+    selector: Option<String>,
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) async fn list_nodes(
+    State(control): State<Shared>,
+    Operator(requester): Operator,
+    Query(query): Query<NodesQuery>,
+) -> Result<Json<Page<NodeSummary>>, ApiError> {
+    let limit = cursor::parse_limit(query.limit.as_deref())?;
+    let selector = query
+        .selector
+        .as_deref()
+        .map(|text| Selector::parse(text).map_err(dispatch::BadTarget::Selector))
+        .transpose()?;
+    let projects = visible_projects(
+        &control,
+        &requester,
+        query.domain_id.as_deref(),
+        query.project_id.as_deref(),
+    )
+    .await?;
+    let scope = format!("nodes {}", requester.subject);
+    let after: Option<NodeId> = query
+        .cursor
+        .map(|raw| cursor::open(&control.key, &scope, &raw))
+        .transpose()?;
+    let ids: Vec<ProjectId> = projects.iter().map(|(_, project)| *project).collect();
+    let filter = NodeFilter {
+        projects: &ids,
+        selector: selector.as_ref(),
+        after,
+        limit: Some(limit + 1),
+        ..NodeFilter::default()
+    };
+    let nodes = control.store.nodes(&filter).await?;
+    let (nodes, next_cursor) =
+        cursor::paginate(nodes, limit, |last| cursor::seal(&control.key, &scope, &last.id));
+    let items = nodes
+        .into_iter()
+        .filter(|node| {
+            requester
+                .grants
+                .in_project(node.domain, node.project)
+                .may_act_on(node.id)
+        })
+        .map(|node| summary(&control, node))
+        .collect();
+    Ok(Json(Page { items, next_cursor }))
+}
+
+/// The projects in which the operator may act, of those the query asks for.
+async fn visible_projects(
+    control: &Control,
+    requester: &Requester,
+    domain: Option<&str>,
+    project: Option<&str>,
+) -> Result<Vec<(muster_shared::ids::DomainId, ProjectId)>, ApiError> {
+    let domain: Option<muster_shared::ids::DomainId> = domain
+        .map(|raw| {
+            raw.parse()
+                .map_err(|_| ApiError::bad_request("invalid_domain_id", format!("{raw:?} is not a UUID")))
+        })
+        .transpose()?;
+    let project: Option<ProjectId> = project
+        .map(|raw| {
+            raw.parse()
+                .map_err(|_| ApiError::bad_request("invalid_project_id", format!("{raw:?} is not a UUID")))
+        })
+        .transpose()?;
+    let mut projects = control.store.all_projects().await?;
+    projects.retain(|(in_domain, in_project)| {
+        domain.is_none_or(|d| d == *in_domain)
+            && project.is_none_or(|p| p == *in_project)
+            && requester.grants.may_act_in(*in_domain, *in_project)
+    });
+    Ok(projects)
+}
+
+fn summary(control: &Control, node: NodeRecord) -> NodeSummary {
+    let seen = control.presence.latest(node.id);
+    NodeSummary {
+        id: node.id,
+        name: node.name,
+        domain_id: node.domain,
+        kind: "node".to_owned(),
+        created_at: node.created_at,
+        project_id: node.project,
+        labels: node.labels,
+        connected: control.node_streams.is_connected(node.id),
+        last_seen_at: seen.as_ref().map(|s| s.at).max(node.last_seen_at),
+        clock_skew_ms: seen.as_ref().and_then(|s| s.skew_ms).or(node.clock_skew_ms),
+        binary_version: seen.and_then(|s| s.binary_version).or(node.binary_version),
+        hostname: node.hostname,
+        actions: node.actions,
+    }
+}
+
+/// One node that the operator may act on; any other answers as one that does not exist.
+async fn visible_node(
+    control: &Control,
+    requester: &Requester,
+    raw: &str,
+) -> Result<(NodeRecord, bool), ApiError> {
+    let id = parse_node(raw)?;
+    let unknown = || {
+        ApiError::not_found(
+            "node_not_found",
+            format!("there is no node {id} that you may act on"),
+        )
+    };
+    let (domain, project) = control.store.home_of(id).await?.ok_or_else(unknown)?;
+    if !requester.grants.in_project(domain, project).may_act_on(id) {
+        return Err(unknown());
+    }
+    let filter = NodeFilter {
+        projects: &[project],
+        node: Some(id),
+        ..NodeFilter::default()
+    };
+    let node = control.store.nodes(&filter).await?.pop().ok_or_else(unknown)?;
+    Ok((node, requester.grants.may_operate(domain, project)))
+}
+
+pub(super) async fn get_node(
+    State(control): State<Shared>,
+    Operator(requester): Operator,
+    Path(node): Path<String>,
+) -> Result<Json<NodeSummary>, ApiError> {
+    let (node, _) = visible_node(&control, &requester, &node).await?;
+    Ok(Json(summary(&control, node)))
+}
+
+pub(super) async fn patch_labels(
+    State(control): State<Shared>,
+    Operator(requester): Operator,
+    Path(raw): Path<String>,
+    body: Body,
+) -> Result<Json<NodeSummary>, ApiError> {
+    let (node, operates) = visible_node(&control, &requester, &raw).await?;
+    if !operates {
+        return Err(ApiError::denied(
+            "permission_denied",
+            "insufficient_relation",
+            "changing labels needs the relation operator on the project or its domain",
+        ));
+    }
+    let patch: LabelPatch = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let invalid = |err: labels::BadLabel| ApiError::bad_request("invalid_label", err.to_string());
+    labels::check_given(&patch.set).map_err(invalid)?;
+    for key in &patch.remove {
+        labels::check_key(key).map_err(invalid)?;
+        if key.starts_with(labels::NODE_PREFIX) {
+            return Err(invalid(labels::BadLabel::Reserved(key.clone())));
+        }
+    }
+    let mut tx = control.store.begin().await?;
+    for key in &patch.remove {
+        tx.remove_label(node.id, key).await?;
+    }
+    for (key, value) in &patch.set {
+        tx.set_label(node.id, key, value).await?;
+    }
+    let count = tx.count_labels(node.id).await?;
+    if count > LABELS_PER_NODE_MAX {
+        return Err(invalid(labels::BadLabel::TooMany(count)));
+    }
+    tx.commit().await?;
+    let (node, _) = visible_node(&control, &requester, &raw).await?;
+    Ok(Json(summary(&control, node)))
+}
+
+#[derive(Deserialize)]
+pub(super) struct ViolationsQuery {
+    domain_id: Option<String>,
+    project_id: Option<String>,
+    node_id: Option<String>,
+    kind: Option<String>,
+    status: Option<String>,
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) async fn list_violations(
+    State(control): State<Shared>,
+    Operator(requester): Operator,
+    Query(query): Query<ViolationsQuery>,
+) -> Result<Json<Page<ViolationRow>>, ApiError> {
+    let limit = cursor::parse_limit(query.limit.as_deref())?;
+    one_of(
+        "invalid_kind",
+        query.kind.as_deref(),
+        &["binary", "hook", "host_key"],
+    )?;
+    one_of(
+        "invalid_status",
+        query.status.as_deref(),
+        &["open", "acknowledged", "resolved"],
+    )?;
+    let projects = visible_projects(
+        &control,
+        &requester,
+        query.domain_id.as_deref(),
+        query.project_id.as_deref(),
+    )
+    .await?;
+    let projects: Vec<ProjectId> = projects.into_iter().map(|(_, project)| project).collect();
+    let scope = format!("violations {}", requester.subject);
+    let before: Option<RowId> = query
+        .cursor
+        .map(|raw| cursor::open(&control.key, &scope, &raw))
+        .transpose()?;
+    let filter = ViolationFilter {
+        node: query.node_id.as_deref().map(parse_node).transpose()?,
+        status: query.status.as_deref(),
+        kind: query.kind.as_deref(),
+        before,
+    };
+    let rows = control.store.violations(&projects, &filter, limit + 1).await?;
+    let (items, next_cursor) =
+        cursor::paginate(rows, limit, |last| cursor::seal(&control.key, &scope, &last.id));
+    Ok(Json(Page { items, next_cursor }))
+}
+
+fn one_of(code: &'static str, given: Option<&str>, known: &[&str]) -> Result<(), ApiError> {
+    match given {
+        Some(given) if !known.contains(&given) => Err(ApiError::bad_request(
+            code,
+            format!("{given:?} is none of {}", known.join(", ")),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) async fn preview_selector(
+    Operator(_): Operator,
+    body: Body,
+) -> Result<Json<SelectorPreviewResponse>, ApiError> {
+    let request: SelectorPreviewRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    Ok(Json(match Selector::parse(&request.expression) {
+        Ok(selector) => SelectorPreviewResponse {
+            ast: Some(selector.ast()),
+            errors: Vec::new(),
+        },
+        Err(bad) => SelectorPreviewResponse {
+            ast: None,
+            errors: vec![SelectorError {
+                position: bad.position,
+                message: bad.message,
+            }],
+        },
+    }))
+}

@@ -1,0 +1,211 @@
+//! `muster-control init`: everything a first control needs, in a folder of its own.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use muster_shared::{
+    ids::{DomainId, ProjectId, RowId},
+    time::Timestamp,
+};
+use serde::Serialize;
+
+use crate::{
+    authz,
+    config::{self, ConfigError},
+    keys::{DataDir, TokenKind, chance, token_hash, write_new, write_secret},
+    pki,
+    store::{Store, StoreError},
+};
+
+pub(crate) struct InitOptions {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) listen: String,
+    pub(crate) server_url: Option<String>,
+    pub(crate) server_names: Vec<String>,
+}
+
+/// What a client needs. The token is shown here and nowhere else.
+#[derive(Serialize)]
+pub(crate) struct Initialised {
+    pub(crate) server: String,
+    pub(crate) token: String,
+    pub(crate) ca_file: PathBuf,
+    pub(crate) project_id: ProjectId,
+    pub(crate) domain_id: DomainId,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InitError {
+    #[error("{0} is initialised already; serve it, or name another folder")]
+    Already(PathBuf),
+    #[error(
+        "{0} is not empty and not a finished data directory (a former init was cut off?); empty it, or name another folder"
+    )]
+    NotEmpty(PathBuf),
+    #[error("{0:?} is not a host name or an address that a certificate can carry")]
+    BadName(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("the data directory")]
+    Io(#[from] io::Error),
+    #[error("the certificates")]
+    Pki(#[from] rcgen::Error),
+    #[error("the database")]
+    Store(#[from] StoreError),
+}
+
+/// Writes the configuration last: a folder that has it is whole.
+pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initialised, InitError> {
+    let listen: SocketAddr = options
+        .listen
+        .parse()
+        .map_err(|_| ConfigError::Listen(options.listen.clone()))?;
+    let names = server_names(&options, listen)?;
+    let server = config::check_server_url(
+        options
+            .server_url
+            .unwrap_or_else(|| format!("https://{}:{}", bracketed(&names[0]), listen.port())),
+    )?;
+    let data = DataDir::new(&options.data_dir);
+    make_empty(&data)?;
+
+    let pki = pki::make(&names)?;
+    write_new(&data.ca_cert(), pki.ca_cert.as_bytes(), 0o644)?;
+    write_secret(&data.ca_key(), pki.ca_key.as_bytes())?;
+    write_new(&data.server_cert(), pki.server_cert.as_bytes(), 0o644)?;
+    write_secret(&data.server_tls_key(), pki.server_key.as_bytes())?;
+    let signer = data.write_keys()?;
+
+    let store = Store::open(&data.database()).await?;
+    let (domain, project) = (DomainId::mint(now, chance()?), ProjectId::mint(now, chance()?));
+    let (token, token_id) = (TokenKind::Operator.mint()?, RowId::mint(now, chance()?));
+    let mut tx = store.begin().await?;
+    tx.insert_domain(domain, "default", now).await?;
+    tx.insert_project(project, domain, "default", now).await?;
+    tx.insert_signing_key(signer.keyid(), domain, &signer.public_key(), now)
+        .await?;
+    tx.insert_operator_token(token_id, "init", token_hash(&token), now)
+        .await?;
+    let grant = (&*format!("token:{token_id}"), "operator", &*authz::domain(domain));
+    tx.insert_relation(RowId::mint(now, chance()?), grant, now)
+        .await?;
+    tx.commit().await?;
+    store.close().await;
+
+    let settings = format!(
+        "# Where control listens, and the URL under which nodes and operators reach it.\nlisten = \"{listen}\"\nserver_url = \"{server}\"\n"
+    );
+    write_new(&data.config(), settings.as_bytes(), 0o644)?;
+    fs::File::open(data.path())?.sync_all()?;
+    Ok(Initialised {
+        server,
+        token,
+        ca_file: fs::canonicalize(data.ca_cert())?,
+        project_id: project,
+        domain_id: domain,
+    })
+}
+
+fn make_empty(data: &DataDir) -> Result<(), InitError> {
+    let private = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    private(data.path())?;
+    if data.config().exists() && data.database().exists() {
+        return Err(InitError::Already(data.path().to_owned()));
+    }
+    if fs::read_dir(data.path())?.next().is_some() {
+        return Err(InitError::NotEmpty(data.path().to_owned()));
+    }
+    private(&data.path().join("secrets"))?;
+    private(&data.outputs())?;
+    Ok(())
+}
+
+/// The names of the certificate, the one for the URL first: those that were asked for, the address that is listened on,
+/// this host, and loopback for a first try.
+fn server_names(options: &InitOptions, listen: SocketAddr) -> Result<Vec<String>, InitError> {
+    let mut names = options.server_names.clone();
+    if let Some(host) = options
+        .server_url
+        .as_deref()
+        .and_then(|url| reqwest::Url::parse(url).ok()?.host_str().map(str::to_owned))
+    {
+        names.insert(0, host.trim_matches(['[', ']']).to_owned());
+    }
+    if !listen.ip().is_unspecified() {
+        names.push(listen.ip().to_string());
+    }
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if pki::is_server_name(&hostname) {
+        names.push(hostname);
+    }
+    names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    if let Some(bad) = names.iter().find(|name| !pki::is_server_name(name)) {
+        return Err(InitError::BadName(bad.clone()));
+    }
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    Ok(names)
+}
+
+/// An IPv6 address goes in brackets in a URL.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(dir: &Path) -> InitOptions {
+        InitOptions {
+            data_dir: dir.to_owned(),
+            listen: "127.0.0.1:7443".into(),
+            server_url: None,
+            server_names: vec![],
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_initialised_once_and_a_half_made_one_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = init(options(dir.path()), Timestamp::now()).await.unwrap();
+        assert_eq!(made.server, "https://127.0.0.1:7443");
+        assert!(made.ca_file.is_absolute());
+        assert!(matches!(
+            init(options(dir.path()), Timestamp::now()).await,
+            Err(InitError::Already(_))
+        ));
+        fs::remove_file(dir.path().join("control.toml")).unwrap();
+        assert!(matches!(
+            init(options(dir.path()), Timestamp::now()).await,
+            Err(InitError::NotEmpty(_))
+        ));
+    }
+
+    #[test]
+    fn the_certificate_names_what_the_url_names() {
+        let url = InitOptions {
+            server_url: Some("https://control.example:7443".into()),
+            ..options(Path::new("/x"))
+        };
+        let names = server_names(&url, "0.0.0.0:7443".parse().unwrap()).unwrap();
+        assert_eq!(names[0], "control.example");
+        assert!(!names.contains(&"0.0.0.0".to_owned()));
+        let bad = InitOptions {
+            server_names: vec!["a b".into()],
+            ..options(Path::new("/x"))
+        };
+        assert!(matches!(
+            server_names(&bad, "127.0.0.1:1".parse().unwrap()),
+            Err(InitError::BadName(_))
+        ));
+    }
+}

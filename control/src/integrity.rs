@@ -1,0 +1,276 @@
+//! What nodes declare, and whether their hooks are those that were first seen.
+
+use std::collections::{HashMap, HashSet};
+
+use muster_shared::{
+    ids::{ActionName, Digest, DomainId, NodeId, RowId},
+    time::Timestamp,
+    wire::{
+        ApproveResponse, CapabilityManifest, DetectedBy, HOOKS_PER_NODE_MAX, ReportedKind, ViolationReport,
+    },
+};
+
+use crate::{
+    control::Control,
+    dispatch::{Requester, Target},
+    keys::chance,
+    store::{NewViolation, Project, StoreError},
+};
+
+/// How many builtins a node may declare.
+const BUILTINS_PER_NODE_MAX: usize = 128;
+/// How many violations one report may carry, as published.
+pub(crate) const VIOLATIONS_PER_REPORT_MAX: usize = 128;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManifestError {
+    #[error("declared hook {0:?} has no name an action can have")]
+    HookInvalid(String),
+    #[error("hook {0:?} is declared twice")]
+    HookDuplicate(String),
+    #[error("{0} hooks are declared; the limit is {HOOKS_PER_NODE_MAX}")]
+    TooManyHooks(usize),
+    #[error("builtin {0:?} has no name an action can have")]
+    BuiltinInvalid(String),
+    #[error("builtin {0:?} is declared twice, or a hook has its name")]
+    BuiltinDuplicate(String),
+    #[error("{0} builtins are declared; the limit is {BUILTINS_PER_NODE_MAX}")]
+    TooManyBuiltins(usize),
+    #[error("the capabilities could not be stored")]
+    Store(#[from] StoreError),
+    #[error("the system gave no random bytes")]
+    Chance(#[from] std::io::Error),
+}
+
+fn check_manifest(manifest: &CapabilityManifest) -> Result<(), ManifestError> {
+    if manifest.declared_hooks.len() > HOOKS_PER_NODE_MAX {
+        return Err(ManifestError::TooManyHooks(manifest.declared_hooks.len()));
+    }
+    if manifest.builtin_actions.len() > BUILTINS_PER_NODE_MAX {
+        return Err(ManifestError::TooManyBuiltins(manifest.builtin_actions.len()));
+    }
+    let mut names = HashSet::new();
+    for hook in &manifest.declared_hooks {
+        hook.name
+            .parse::<ActionName>()
+            .map_err(|_| ManifestError::HookInvalid(hook.name.clone()))?;
+        if !names.insert(&hook.name) {
+            return Err(ManifestError::HookDuplicate(hook.name.clone()));
+        }
+    }
+    for builtin in &manifest.builtin_actions {
+        builtin
+            .name
+            .parse::<ActionName>()
+            .map_err(|_| ManifestError::BuiltinInvalid(builtin.name.clone()))?;
+        if !names.insert(&builtin.name) {
+            return Err(ManifestError::BuiltinDuplicate(builtin.name.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Takes what a node declares, pins what is new and records what drifted: one commit. Answers which fields changed;
+/// a node that declares what it declared before costs no write.
+pub(crate) async fn declare(
+    control: &Control,
+    (node, domain): (NodeId, DomainId),
+    manifest: &CapabilityManifest,
+    now: Timestamp,
+) -> Result<Vec<String>, ManifestError> {
+    check_manifest(manifest)?;
+    let changed = changed_fields(&control.store.declared_by(node).await?, manifest);
+    if changed.is_empty() {
+        return Ok(changed);
+    }
+    let mut tx = control.store.begin().await?;
+    tx.replace_capabilities(node, &manifest.builtin_actions, &manifest.declared_hooks, now)
+        .await?;
+    for (hook, observed, expected) in tx.drifted_hooks(node).await? {
+        log::warn!(node_id:% = node, hook, observed:%, expected:%; "Hook {hook} differs from its baseline");
+        tx.insert_violation(
+            &NewViolation {
+                id: RowId::mint(now, chance()?),
+                node,
+                domain,
+                kind: "hook",
+                artifact: &hook,
+                detected_by: "capabilities",
+                observed: Some(observed.as_bytes()),
+                expected: Some(expected.as_bytes()),
+            },
+            now,
+        )
+        .await?;
+    }
+    tx.commit().await?;
+    Ok(changed)
+}
+
+/// Which of the published fields differ from what the node declared last.
+fn changed_fields(before: &[(String, Option<Digest>)], manifest: &CapabilityManifest) -> Vec<String> {
+    let (hooks, builtins): (Vec<_>, Vec<_>) = before.iter().partition(|(_, digest)| digest.is_some());
+    let hooks: HashMap<&str, Digest> = hooks
+        .iter()
+        .filter_map(|(name, d)| Some((name.as_str(), (*d)?)))
+        .collect();
+    let builtins: HashSet<&str> = builtins.iter().map(|(name, _)| name.as_str()).collect();
+    let same_hooks = hooks.len() == manifest.declared_hooks.len()
+        && manifest
+            .declared_hooks
+            .iter()
+            .all(|h| hooks.get(h.name.as_str()) == Some(&h.checksum));
+    let same_builtins = builtins.len() == manifest.builtin_actions.len()
+        && manifest
+            .builtin_actions
+            .iter()
+            .all(|b| builtins.contains(b.name.as_str()));
+    [(same_hooks, "declared_hooks"), (same_builtins, "builtin_actions")]
+        .into_iter()
+        .filter(|(same, _)| !same)
+        .map(|(_, field)| field.to_owned())
+        .collect()
+}
+
+/// Keeps the violations that a node reports.
+pub(crate) async fn record(
+    control: &Control,
+    (node, domain): (NodeId, DomainId),
+    reports: &[ViolationReport],
+    now: Timestamp,
+) -> Result<(), ManifestError> {
+    let mut tx = control.store.begin().await?;
+    for report in reports {
+        log::warn!(node_id:% = node, artifact = report.artifact_id; "Node reports an integrity violation of {}", report.artifact_id);
+        tx.insert_violation(
+            &NewViolation {
+                id: RowId::mint(now, chance()?),
+                node,
+                domain,
+                kind: match report.kind {
+                    ReportedKind::BinaryChecksum => "binary",
+                    ReportedKind::HookChecksum => "hook",
+                    ReportedKind::SshHostKey => "host_key",
+                },
+                artifact: &report.artifact_id,
+                detected_by: match report.detected_by {
+                    DetectedBy::StartupScan => "startup_scan",
+                    DetectedBy::Inotify => "inotify",
+                    DetectedBy::PreDispatch => "pre_dispatch",
+                },
+                observed: report.observed_checksum.as_ref().map(|b| &b.0[..]),
+                expected: report.expected_checksum.as_ref().map(|b| &b.0[..]),
+            },
+            now,
+        )
+        .await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// Makes a digest the baseline wherever the target's nodes show exactly it, and tells those nodes.
+pub(crate) async fn approve(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    (hook, digest, target): (&ActionName, Digest, &Target),
+    now: Timestamp,
+) -> Result<ApproveResponse, StoreError> {
+    let candidates = control
+        .store
+        .candidates(project.id, target.selector(), target.node(), hook)
+        .await?;
+    let grants = requester.grants.in_project(project.domain, project.id);
+    let mut response = ApproveResponse {
+        approved: Vec::new(),
+        unchanged: Vec::new(),
+    };
+    let mut tx = control.store.begin().await?;
+    for candidate in candidates
+        .iter()
+        .filter(|c| !c.decommissioned && grants.may_act_on(c.node))
+    {
+        if tx
+            .approve_baseline(candidate.node, hook, digest, (&requester.subject, now))
+            .await?
+        {
+            tx.append_baseline_to_outbox(candidate.node, hook, now).await?;
+            response.approved.push(candidate.node);
+        } else {
+            response.unchanged.push(candidate.node);
+        }
+    }
+    tx.commit().await?;
+    control.outbox_wake.notify_one();
+    log::info!(hook:% = hook, digest:% = digest, nodes = response.approved.len(); "Approved hook {hook} on {} nodes", response.approved.len());
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_shared::wire::{Base64, BuiltinAction, DeclaredHook};
+
+    fn manifest(hooks: &[&str], builtins: &[&str]) -> CapabilityManifest {
+        CapabilityManifest {
+            binary_version: "1".into(),
+            binary_checksum: Base64(vec![0; 32]),
+            declared_hooks: hooks
+                .iter()
+                .map(|n| DeclaredHook {
+                    name: (*n).into(),
+                    checksum: Digest::of(b""),
+                })
+                .collect(),
+            builtin_actions: builtins
+                .iter()
+                .map(|n| BuiltinAction {
+                    name: (*n).into(),
+                    description: None,
+                    parameters: vec![],
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn names_are_checked_and_unique_across_kinds() {
+        assert!(check_manifest(&manifest(&["a", "b"], &["ping"])).is_ok());
+        assert!(matches!(
+            check_manifest(&manifest(&["../a"], &[])),
+            Err(ManifestError::HookInvalid(_))
+        ));
+        assert!(matches!(
+            check_manifest(&manifest(&["a", "a"], &[])),
+            Err(ManifestError::HookDuplicate(_))
+        ));
+        assert!(matches!(
+            check_manifest(&manifest(&[], &["p", "p"])),
+            Err(ManifestError::BuiltinDuplicate(_))
+        ));
+        assert!(matches!(
+            check_manifest(&manifest(&["ping"], &["ping"])),
+            Err(ManifestError::BuiltinDuplicate(_))
+        ));
+        assert_eq!(
+            changed_fields(&[], &manifest(&["a"], &["ping"])),
+            ["declared_hooks", "builtin_actions"]
+        );
+        let before = [("a".to_owned(), Some(Digest::of(b""))), ("ping".to_owned(), None)];
+        assert!(changed_fields(&before, &manifest(&["a"], &["ping"])).is_empty());
+        assert_eq!(
+            changed_fields(&before, &manifest(&["b"], &["ping"])),
+            ["declared_hooks"]
+        );
+        assert_eq!(
+            changed_fields(&before, &manifest(&["a"], &[])),
+            ["builtin_actions"]
+        );
+        let many: Vec<String> = (0..=HOOKS_PER_NODE_MAX).map(|n| format!("h{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(matches!(
+            check_manifest(&manifest(&many, &[])),
+            Err(ManifestError::TooManyHooks(_))
+        ));
+    }
+}

@@ -1,0 +1,242 @@
+//! Secrets of this control service and what is derived from them.
+//!
+//! Every secret is a file of mode 0600 under the data directory. One server key gives the callback tokens, the cursors
+//! and the URLs of the built-in output store, each under a purpose of its own, so that one can never pass as another.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use muster_shared::{
+    envelope::Signer,
+    ids::{Digest, ExecutionId, NodeId},
+};
+use sha2::Sha256;
+
+/// What a derived value is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    CallbackToken,
+    Cursor,
+    OutputUrl,
+}
+
+impl Purpose {
+    const fn tag(self) -> &'static [u8] {
+        match self {
+            Self::CallbackToken => b"muster/callback-token/v1\0",
+            Self::Cursor => b"muster/cursor/v1\0",
+            Self::OutputUrl => b"muster/output-url/v1\0",
+        }
+    }
+}
+
+/// The key from which this service derives its tokens.
+#[derive(Clone)]
+pub(crate) struct ServerKey([u8; 32]);
+
+impl ServerKey {
+    pub(crate) fn mac(&self, purpose: Purpose, message: &[u8]) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(purpose.tag());
+        mac.update(message);
+        mac.finalize().into_bytes().into()
+    }
+
+    /// Whether `tag` is that of the message; takes the same time for every wrong tag.
+    pub(crate) fn holds(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(purpose.tag());
+        mac.update(message);
+        mac.verify_slice(tag).is_ok()
+    }
+
+    /// The token with which a node reports on one invocation: derived, so that a request that is sent again carries it
+    /// again, while the database holds only its hash.
+    pub(crate) fn callback_token(&self, execution: ExecutionId, node: NodeId) -> String {
+        let mut message = [0; 32];
+        message[..16].copy_from_slice(execution.uuid().as_bytes());
+        message[16..].copy_from_slice(node.uuid().as_bytes());
+        format!(
+            "mct_{}",
+            URL_SAFE_NO_PAD.encode(self.mac(Purpose::CallbackToken, &message))
+        )
+    }
+}
+
+/// Bearer tokens by what they open; the prefix tells a person, and a scanner of leaked secrets, what was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    Operator,
+    Bootstrap,
+    Nsk,
+}
+
+impl TokenKind {
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Operator => "mop_",
+            Self::Bootstrap => "mbt_",
+            Self::Nsk => "nsk_",
+        }
+    }
+
+    /// A new token of 256 random bits. It is shown once; its hash is what is kept.
+    pub(crate) fn mint(self) -> io::Result<String> {
+        Ok(format!(
+            "{}{}",
+            self.prefix(),
+            URL_SAFE_NO_PAD.encode(chance::<32>()?)
+        ))
+    }
+}
+
+/// What is kept of a bearer token. A plain hash is enough: the token has 256 random bits.
+pub(crate) fn token_hash(token: &str) -> Digest {
+    Digest::of(token.as_bytes())
+}
+
+/// Random bytes of the system.
+pub(crate) fn chance<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|err| io::Error::other(err.to_string()))?;
+    Ok(bytes)
+}
+
+/// The files of a data directory.
+#[derive(Clone, Debug)]
+pub(crate) struct DataDir(PathBuf);
+
+impl DataDir {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+    pub(crate) fn database(&self) -> PathBuf {
+        self.0.join("control.db")
+    }
+    pub(crate) fn ca_cert(&self) -> PathBuf {
+        self.0.join("ca.pem")
+    }
+    pub(crate) fn ca_key(&self) -> PathBuf {
+        self.0.join("secrets/ca.key")
+    }
+    pub(crate) fn server_cert(&self) -> PathBuf {
+        self.0.join("server.pem")
+    }
+    pub(crate) fn server_tls_key(&self) -> PathBuf {
+        self.0.join("secrets/server.key")
+    }
+    pub(crate) fn outputs(&self) -> PathBuf {
+        self.0.join("outputs")
+    }
+    pub(crate) fn config(&self) -> PathBuf {
+        self.0.join("control.toml")
+    }
+    fn derivation_key(&self) -> PathBuf {
+        self.0.join("secrets/derivation.key")
+    }
+    fn signing_seed(&self) -> PathBuf {
+        self.0.join("secrets/domain-signing.key")
+    }
+
+    pub(crate) fn write_keys(&self) -> io::Result<Signer> {
+        let seed = chance::<32>()?;
+        write_secret(&self.derivation_key(), &chance::<32>()?)?;
+        write_secret(&self.signing_seed(), &seed)?;
+        Ok(Signer::from_seed(&seed))
+    }
+
+    pub(crate) fn server_key(&self) -> io::Result<ServerKey> {
+        read_key(&self.derivation_key()).map(ServerKey)
+    }
+
+    pub(crate) fn signer(&self) -> io::Result<Signer> {
+        read_key(&self.signing_seed()).map(|seed| Signer::from_seed(&seed))
+    }
+}
+
+/// Writes a file that only its owner reads, and that never exists half written or open to others.
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_new(path, bytes, 0o600)
+}
+
+pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let name = |err: io::Error| io::Error::new(err.kind(), format!("{}: {err}", path.display()));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .map_err(name)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(name)
+}
+
+fn read_key(path: &Path) -> io::Result<[u8; 32]> {
+    let name = |err: io::Error| io::Error::new(err.kind(), format!("{}: {err}", path.display()));
+    let mut key = [0; 32];
+    let mut file = fs::File::open(path).map_err(name)?;
+    file.read_exact(&mut key).map_err(name)?;
+    if file.read(&mut [0; 1]).map_err(name)? != 0 {
+        return Err(name(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "longer than the 32 bytes of a key",
+        )));
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_shared::time::Timestamp;
+
+    #[test]
+    fn a_callback_token_is_the_same_again_and_of_one_invocation_only() {
+        let key = ServerKey([7; 32]);
+        let execution = ExecutionId::mint(Timestamp::from_millis(1), [1; 10]);
+        let (a, b) = (
+            NodeId::mint(Timestamp::from_millis(1), [2; 10]),
+            NodeId::mint(Timestamp::from_millis(1), [3; 10]),
+        );
+        assert_eq!(key.callback_token(execution, a), key.callback_token(execution, a));
+        assert_ne!(key.callback_token(execution, a), key.callback_token(execution, b));
+        assert_ne!(
+            key.callback_token(execution, a),
+            ServerKey([8; 32]).callback_token(execution, a)
+        );
+    }
+
+    #[test]
+    fn a_tag_for_one_purpose_is_none_for_another() {
+        let key = ServerKey([7; 32]);
+        let tag = key.mac(Purpose::Cursor, b"x");
+        assert!(key.holds(Purpose::Cursor, b"x", &tag));
+        assert!(!key.holds(Purpose::OutputUrl, b"x", &tag));
+        assert!(!key.holds(Purpose::Cursor, b"x", &tag[..31]));
+    }
+
+    #[test]
+    fn a_secret_is_born_private_and_never_overwritten() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        write_secret(&path, &[1; 32]).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            write_secret(&path, &[2; 32]).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(read_key(&path).unwrap(), [1; 32]);
+        write_secret(&dir.path().join("long"), &[1; 33]).unwrap();
+        assert!(read_key(&dir.path().join("long")).is_err());
+    }
+}

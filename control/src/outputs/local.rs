@@ -1,0 +1,300 @@
+//! The built-in store: a directory, written to through signed URLs of this service.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use muster_shared::{
+    ids::{ExecutionId, NodeId},
+    time::Timestamp,
+    wire::output_key,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{Download, OutputError, UPLOAD_URL_TTL, Upload};
+use crate::keys::{Purpose, ServerKey, chance};
+
+/// How many bytes are read from a file at a time.
+const READ_CHUNK_BYTES: usize = 64 * 1024;
+
+pub(crate) struct LocalStore {
+    dir: PathBuf,
+    server_url: String,
+    key: ServerKey,
+}
+
+/// Why an upload was turned away. What was stored before stays as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadRefused {
+    #[error("the URL's signature does not hold for this object and size")]
+    BadSignature,
+    #[error("the URL expired at {0}")]
+    Expired(Timestamp),
+    #[error("{got} bytes came where {signed} were signed for")]
+    WrongLength { signed: u64, got: u64 },
+    #[error("the output store")]
+    Io(#[from] io::Error),
+}
+
+impl LocalStore {
+    pub(crate) const BUCKET: &'static str = "local";
+
+    pub(crate) const fn new(dir: PathBuf, server_url: String, key: ServerKey) -> Self {
+        Self { dir, server_url, key }
+    }
+
+    pub(super) fn presign_upload(&self, key: &str, len: u64, now: Timestamp) -> Upload {
+        let expires = now.plus(UPLOAD_URL_TTL).as_millis();
+        let signature = URL_SAFE_NO_PAD.encode(
+            self.key
+                .mac(Purpose::OutputUrl, signed(key, len, expires).as_bytes()),
+        );
+        Upload {
+            url: format!(
+                "{}/v1/outputs/{key}?length={len}&expires={expires}&signature={signature}",
+                self.server_url
+            ),
+            headers: BTreeMap::from([("content-length".to_owned(), len.to_string())]),
+        }
+    }
+
+    /// Takes the upload that a URL was signed for: all of it, durably and at once, or nothing.
+    pub(crate) async fn accept(
+        &self,
+        (execution, node): (ExecutionId, NodeId),
+        claim: &UploadClaim,
+        body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
+        now: Timestamp,
+    ) -> Result<(), UploadRefused> {
+        let key = output_key(execution, node);
+        let tag = URL_SAFE_NO_PAD
+            .decode(&claim.signature)
+            .map_err(|_| UploadRefused::BadSignature)?;
+        if !self.key.holds(
+            Purpose::OutputUrl,
+            signed(&key, claim.length, claim.expires).as_bytes(),
+            &tag,
+        ) {
+            return Err(UploadRefused::BadSignature);
+        }
+        let expires = Timestamp::from_millis(claim.expires);
+        if expires <= now {
+            return Err(UploadRefused::Expired(expires));
+        }
+        let path = self.dir.join(&key);
+        let dir = path.parent().expect("an output key has a folder").to_owned();
+        tokio::fs::create_dir_all(&dir).await?;
+        // A name of its own for every try: two tries at once never write into each other.
+        let partial = dir.join(format!(".{}.part", URL_SAFE_NO_PAD.encode(chance::<9>()?)));
+        let stored = write_exactly(&partial, claim.length, body).await;
+        if let Err(err) = stored {
+            let _ = tokio::fs::remove_file(&partial).await;
+            return Err(err);
+        }
+        tokio::fs::rename(&partial, &path).await?;
+        for dir in [dir.as_path(), dir.parent().unwrap_or(&self.dir), &self.dir] {
+            tokio::fs::File::open(dir).await?.sync_all().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read(&self, key: &str) -> Result<Download, OutputError> {
+        let file = match tokio::fs::File::open(self.dir.join(key)).await {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                return Err(OutputError::NotFound(key.to_owned()));
+            }
+            opened => opened?,
+        };
+        let len = file.metadata().await?.len();
+        let chunks = futures_util::stream::try_unfold(file, |mut file| async {
+            let mut chunk = vec![0; READ_CHUNK_BYTES];
+            let n = file.read(&mut chunk).await?;
+            chunk.truncate(n);
+            Ok::<_, io::Error>((n > 0).then(|| (Bytes::from(chunk), file)))
+        });
+        Ok(Download {
+            len: Some(len),
+            body: chunks.boxed(),
+        })
+    }
+}
+
+/// What an upload's URL claims.
+#[derive(serde::Deserialize)]
+pub(crate) struct UploadClaim {
+    length: u64,
+    expires: i64,
+    signature: String,
+}
+
+fn signed(key: &str, len: u64, expires: i64) -> String {
+    format!("PUT\0{key}\0{len}\0{expires}")
+}
+
+async fn write_exactly(
+    path: &Path,
+    len: u64,
+    mut body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
+) -> Result<(), UploadRefused> {
+    let mut file = tokio::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .await?;
+    let mut got = 0;
+    while let Some(chunk) = body.try_next().await? {
+        got += chunk.len() as u64;
+        if got > len {
+            return Err(UploadRefused::WrongLength { signed: len, got });
+        }
+        file.write_all(&chunk).await?;
+    }
+    if got != len {
+        return Err(UploadRefused::WrongLength { signed: len, got });
+    }
+    file.flush().await?;
+    Ok(file.sync_all().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::DataDir;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    struct Fixture {
+        dir: tempfile::TempDir,
+        store: LocalStore,
+        execution: ExecutionId,
+        node: NodeId,
+    }
+
+    fn fixture() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("secrets")).unwrap();
+        let data = DataDir::new(dir.path());
+        data.write_keys().unwrap();
+        let store = LocalStore::new(data.outputs(), "https://c".into(), data.server_key().unwrap());
+        Fixture {
+            store,
+            dir,
+            execution: ExecutionId::mint(at(0), [1; 10]),
+            node: NodeId::mint(at(0), [2; 10]),
+        }
+    }
+
+    impl Fixture {
+        fn claim(&self, len: u64) -> UploadClaim {
+            let url = self
+                .store
+                .presign_upload(&output_key(self.execution, self.node), len, at(0))
+                .url;
+            let query = url.split_once('?').unwrap().1;
+            let value = |name| {
+                query
+                    .split('&')
+                    .find_map(|p| p.strip_prefix(name))
+                    .unwrap()
+                    .to_owned()
+            };
+            UploadClaim {
+                length: value("length=").parse().unwrap(),
+                expires: value("expires=").parse().unwrap(),
+                signature: value("signature="),
+            }
+        }
+
+        async fn put(
+            &self,
+            claim: &UploadClaim,
+            bytes: &'static [u8],
+            now: i64,
+        ) -> Result<(), UploadRefused> {
+            let body = futures_util::stream::iter([Ok(Bytes::from_static(bytes))]);
+            self.store
+                .accept((self.execution, self.node), claim, body, at(now))
+                .await
+        }
+
+        async fn stored(&self) -> Option<Vec<u8>> {
+            let download = self
+                .store
+                .read(&output_key(self.execution, self.node))
+                .await
+                .ok()?;
+            Some(download.body.map_ok(|b| b.to_vec()).try_concat().await.unwrap())
+        }
+
+        fn leftovers(&self) -> usize {
+            let dir = self
+                .dir
+                .path()
+                .join("outputs")
+                .join(self.execution.to_string())
+                .join(self.node.to_string());
+            std::fs::read_dir(dir).map_or(0, |d| {
+                d.filter(|e| e.as_ref().is_ok_and(|e| e.file_name() != "output"))
+                    .count()
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_signed_for_is_stored_and_may_be_stored_again() {
+        let fixture = fixture();
+        let claim = fixture.claim(5);
+        fixture.put(&claim, b"hello", 1).await.unwrap();
+        fixture.put(&claim, b"hello", 2).await.unwrap();
+        assert_eq!(fixture.stored().await.unwrap(), b"hello");
+        assert_eq!(fixture.leftovers(), 0);
+    }
+
+    #[tokio::test]
+    async fn another_size_changes_nothing() {
+        let fixture = fixture();
+        fixture.put(&fixture.claim(5), b"hello", 1).await.unwrap();
+        for (bytes, got) in [(&b"hell"[..], 4), (b"hello!", 6)] {
+            let refused = fixture.put(&fixture.claim(5), bytes, 1).await.unwrap_err();
+            assert!(
+                matches!(refused, UploadRefused::WrongLength { signed: 5, got: g } if g == got),
+                "{refused}"
+            );
+        }
+        assert_eq!(fixture.stored().await.unwrap(), b"hello");
+        assert_eq!(fixture.leftovers(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_expired_or_altered_url_is_refused() {
+        let fixture = fixture();
+        let claim = fixture.claim(5);
+        let late = i64::try_from(UPLOAD_URL_TTL.as_millis()).unwrap();
+        assert!(matches!(
+            fixture.put(&claim, b"hello", late).await,
+            Err(UploadRefused::Expired(_))
+        ));
+        let longer = UploadClaim {
+            length: 6,
+            ..fixture.claim(5)
+        };
+        assert!(matches!(
+            fixture.put(&longer, b"hello!", 1).await,
+            Err(UploadRefused::BadSignature)
+        ));
+        let other = (fixture.execution, NodeId::mint(at(0), [9; 10]));
+        let body = futures_util::stream::iter([Ok(Bytes::from_static(b"hello"))]);
+        assert!(matches!(
+            fixture.store.accept(other, &claim, body, at(1)).await,
+            Err(UploadRefused::BadSignature)
+        ));
+        assert!(fixture.stored().await.is_none());
+    }
+}

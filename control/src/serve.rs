@@ -1,0 +1,185 @@
+//! `muster-control serve`: start in order, run, stop in order.
+
+use std::{fs, io, sync::Arc};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::Config,
+    control::{Control, Shared},
+    delivery, error_chain, http,
+    outputs::{LocalStore, OutputStore, S3Store},
+    presence::Presence,
+    reconcile, server,
+    server::ServerError,
+    store::{Store, StoreError},
+    streams::{NodeStreams, Watchers},
+};
+
+/// How often what was heard of nodes is written.
+const PRESENCE_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error("{0} is no data directory: run muster-control init --data-dir {0}")]
+    NotInitialised(String),
+    #[error("another muster-control serves {0}")]
+    InUse(String),
+    #[error("the secrets of the data directory")]
+    Secrets(#[source] io::Error),
+    #[error("the output store")]
+    Outputs(#[source] io::Error),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("the database")]
+    Store(#[from] StoreError),
+    #[error("signals")]
+    Signals(#[source] io::Error),
+    #[error("a part of the service ended by itself: {0}")]
+    Died(&'static str),
+}
+
+pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
+    // Before anything else: a stop during start-up counts.
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+
+    let shown = config.data.path().display().to_string();
+    if !config.data.database().exists() {
+        return Err(ServeError::NotInitialised(shown));
+    }
+    let _lock = lock(&config, &shown)?;
+    let acceptor = server::tls(&config.data)?;
+    let listener = server::listen(config.listen)?;
+    let listen = config.listen;
+    let control = open(config, shown).await?;
+    log::info!(listen:% = listen, server_url = control.server_url; "Serving {} on {listen}", control.server_url);
+
+    let tasks = TaskTracker::new();
+    let died = Arc::new(Notify::new());
+    let spawn = |name: &'static str, work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        let (control, died) = (control.clone(), died.clone());
+        let task = tasks.spawn(work);
+        tokio::spawn(async move {
+            // Ended without being told to, or panicked: the service must not go on without this part.
+            let ended = task.await;
+            if !control.stop.is_cancelled() {
+                log::error!("The {name} ended by itself: {ended:?}");
+                died.notify_one();
+            }
+        });
+    };
+    let app = http::router(control.clone());
+    let stop = control.stop.clone();
+    spawn(
+        "listener",
+        Box::pin(async move { server::serve(listener, acceptor, app, &stop).await }),
+    );
+    spawn(
+        "publisher",
+        loop_of(&control, |c| Box::pin(async move { delivery::publish(&c).await })),
+    );
+    spawn(
+        "redelivery",
+        loop_of(&control, |c| {
+            Box::pin(async move { delivery::redeliver(&c).await })
+        }),
+    );
+    spawn(
+        "reconciler",
+        loop_of(&control, |c| Box::pin(async move { reconcile::run(&c).await })),
+    );
+    spawn(
+        "presence writer",
+        loop_of(&control, |c| Box::pin(async move { write_presence(&c).await })),
+    );
+    tasks.close();
+
+    let outcome = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        () = died.notified() => Err(ServeError::Died("see the line above")),
+    };
+    log::info!("Stopping");
+    // Streams end first: they would hold the listener's drain to its limit.
+    control.stop.cancel();
+    control.node_streams.close();
+    tokio::select! {
+        () = tasks.wait() => {}
+        _ = terminate.recv() => log::warn!("Told to stop twice: not waiting for what is under way"),
+    }
+    if let Err(err) = control.presence.write(&control.store).await {
+        log::warn!("The last heartbeats were not written: {}", error_chain(&err));
+    }
+    control.store.close().await;
+    outcome
+}
+
+type Loop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn loop_of(control: &Shared, work: impl FnOnce(Shared) -> Loop) -> Loop {
+    work(control.clone())
+}
+
+/// One service per data directory: two would each think that they hold every node's stream.
+fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
+    let path = config.data.path().join("lock");
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(ServeError::Secrets)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| ServeError::InUse(shown.to_owned()))?;
+    Ok(file)
+}
+
+async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
+    let key = config.data.server_key().map_err(ServeError::Secrets)?;
+    let signer = config.data.signer().map_err(ServeError::Secrets)?;
+    let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;
+    let store = Store::open(&config.data.database()).await?;
+    if store.first_domain().await?.is_none() {
+        return Err(ServeError::NotInitialised(shown));
+    }
+    let outputs = match &config.s3 {
+        Some(settings) => {
+            let http = reqwest::Client::builder().build().map_err(io::Error::other);
+            let http = http.map_err(ServeError::Outputs)?;
+            OutputStore::S3(S3Store::new(settings, http).map_err(ServeError::Outputs)?)
+        }
+        None => OutputStore::Local(LocalStore::new(
+            config.data.outputs(),
+            config.server_url.clone(),
+            key.clone(),
+        )),
+    };
+    Ok(Arc::new(Control {
+        store,
+        key,
+        signer,
+        outputs,
+        server_url: config.server_url,
+        ca_pem,
+        limits: config.limits,
+        node_streams: NodeStreams::default(),
+        watchers: Watchers::default(),
+        presence: Presence::default(),
+        outbox_wake: Notify::new(),
+        stop: CancellationToken::new(),
+    }))
+}
+
+async fn write_presence(control: &Control) {
+    while !control.stopped_within(PRESENCE_EVERY).await {
+        if let Err(err) = control.presence.write(&control.store).await {
+            log::error!("Heartbeats could not be written: {}", error_chain(&err));
+        }
+    }
+}

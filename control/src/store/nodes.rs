@@ -1,0 +1,423 @@
+//! Nodes: enrolment, labels, presence, and who a selector names.
+
+use std::collections::HashMap;
+
+use muster_shared::{
+    ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
+    labels::Labels,
+    selector::{Selector, Test},
+    time::Timestamp,
+    wire::{ActionKind, NodeAction, Verdict},
+};
+use sqlx::{QueryBuilder, Sqlite};
+use uuid::Uuid;
+
+use super::{ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
+use crate::gates::{Candidate, Declared};
+
+pub(crate) struct NewNode<'a> {
+    pub(crate) id: NodeId,
+    pub(crate) domain: DomainId,
+    pub(crate) project: ProjectId,
+    pub(crate) name: &'a str,
+    pub(crate) hostname: &'a str,
+    pub(crate) machine_id: &'a str,
+    pub(crate) nsk_hash: Digest,
+    pub(crate) token: RowId,
+    pub(crate) enrollment: Uuid,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRecord {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    pub(crate) domain: DomainId,
+    pub(crate) project: ProjectId,
+    pub(crate) hostname: String,
+    pub(crate) created_at: Timestamp,
+    pub(crate) last_seen_at: Option<Timestamp>,
+    pub(crate) clock_skew_ms: Option<i64>,
+    pub(crate) binary_version: Option<String>,
+    pub(crate) labels: Labels,
+    pub(crate) actions: Vec<NodeAction>,
+}
+
+#[derive(Default)]
+pub(crate) struct NodeFilter<'a> {
+    pub(crate) projects: &'a [ProjectId],
+    pub(crate) selector: Option<&'a Selector>,
+    pub(crate) node: Option<NodeId>,
+    /// Only nodes after this one, in the order of ids.
+    pub(crate) after: Option<NodeId>,
+    pub(crate) limit: Option<u32>,
+}
+
+const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_ms, \
+     node.last_seen_ms, node.clock_skew_ms, node.binary_version";
+
+/// Adds the terms of a selector as conditions on `node.id`, each answered by an index.
+fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selector) {
+    const HAS: &str = "EXISTS (SELECT 1 FROM node_label l WHERE l.node_id = node.id AND l.key = ";
+    for term in selector.terms() {
+        let (negated, values): (bool, &[String]) = match &term.test {
+            Test::Equals(value) => (false, std::slice::from_ref(value)),
+            Test::Differs(value) => (true, std::slice::from_ref(value)),
+            Test::In(values) => (false, values),
+            Test::NotIn(values) => (true, values),
+            Test::Exists => (false, &[]),
+            Test::Absent => (true, &[]),
+        };
+        query
+            .push(if negated { " AND NOT " } else { " AND " })
+            .push(HAS)
+            .push_bind(term.key.clone());
+        if !values.is_empty() {
+            query.push(" AND l.value IN (");
+            let mut list = query.separated(", ");
+            for value in values {
+                list.push_bind(value.clone());
+            }
+            query.push(")");
+        }
+        query.push(")");
+    }
+}
+
+fn push_projects(query: &mut QueryBuilder<Sqlite>, projects: &[ProjectId]) {
+    query.push("node.project_id IN (");
+    let mut list = query.separated(", ");
+    for project in projects {
+        list.push_bind(project.uuid());
+    }
+    query.push(")");
+}
+
+impl Store {
+    /// The nodes a dispatch might address, with what the gates ask of each, in one statement.
+    pub(crate) async fn candidates(
+        &self,
+        project: ProjectId,
+        selector: Option<&Selector>,
+        node: Option<NodeId>,
+        action: &ActionName,
+    ) -> Result<Vec<Candidate>, StoreError> {
+        let mut query = QueryBuilder::new(
+            "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_ms,
+                    action.kind, action.digest AS observed, baseline.digest AS baseline
+             FROM node
+             LEFT JOIN node_action action ON action.node_id = node.id AND action.name = ",
+        );
+        query.push_bind(action.as_str().to_owned());
+        query.push(" LEFT JOIN hook_baseline baseline ON baseline.node_id = node.id AND baseline.hook = action.name WHERE ");
+        push_projects(&mut query, &[project]);
+        if let Some(selector) = selector {
+            push_selector(&mut query, selector);
+        }
+        if let Some(node) = node {
+            query.push(" AND node.id = ").push_bind(node.uuid());
+        }
+        let rows = query
+            .push(" ORDER BY node.id")
+            .build()
+            .fetch_all(&self.read)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "node", "id");
+                let declared = match row.get::<Option<&str>>("kind")? {
+                    None => None,
+                    Some("builtin") => Some(Declared {
+                        kind: ActionKind::Builtin,
+                        observed: None,
+                    }),
+                    Some("hook") => Some(Declared {
+                        kind: ActionKind::Hook,
+                        observed: row.digest_opt("observed")?,
+                    }),
+                    Some(other) => return Err(row.corrupt("kind", other).into()),
+                };
+                Ok(Candidate {
+                    node: row.id("id")?,
+                    domain: row.id("domain_id")?,
+                    project: row.id("project_id")?,
+                    decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
+                    may_act: false,
+                    declared,
+                    baseline: row.digest_opt("baseline")?,
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn nodes(&self, filter: &NodeFilter<'_>) -> Result<Vec<NodeRecord>, StoreError> {
+        let mut query = QueryBuilder::new("SELECT ");
+        query
+            .push(NODE_COLUMNS)
+            .push(" FROM node WHERE node.decommissioned_ms IS NULL AND ");
+        push_projects(&mut query, filter.projects);
+        if let Some(selector) = filter.selector {
+            push_selector(&mut query, selector);
+        }
+        if let Some(node) = filter.node {
+            query.push(" AND node.id = ").push_bind(node.uuid());
+        }
+        if let Some(after) = filter.after {
+            query.push(" AND node.id > ").push_bind(after.uuid());
+        }
+        query.push(" ORDER BY node.id");
+        if let Some(limit) = filter.limit {
+            query.push(" LIMIT ").push_bind(i64::from(limit));
+        }
+        let rows = query.build().fetch_all(&self.read).await?;
+        let mut nodes = rows
+            .iter()
+            .map(|row| {
+                let row = Reader::new(row, "node", "id");
+                Ok(NodeRecord {
+                    id: row.id("id")?,
+                    name: row.get("name")?,
+                    domain: row.id("domain_id")?,
+                    project: row.id("project_id")?,
+                    hostname: row.get("hostname")?,
+                    created_at: row.at("created_ms")?,
+                    last_seen_at: row.at_opt("last_seen_ms")?,
+                    clock_skew_ms: row.get("clock_skew_ms")?,
+                    binary_version: row.get("binary_version")?,
+                    labels: Labels::new(),
+                    actions: Vec::new(),
+                })
+            })
+            .collect::<Result<Vec<_>, StoreError>>()?;
+        self.fill_labels_and_actions(&mut nodes).await?;
+        Ok(nodes)
+    }
+
+    async fn fill_labels_and_actions(&self, nodes: &mut [NodeRecord]) -> Result<(), StoreError> {
+        let index: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect();
+        let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
+        for chunk in ids.chunks(ROWS_PER_INSERT) {
+            let labels = in_nodes(
+                "SELECT node_id, key, value FROM node_label WHERE node_id IN (",
+                chunk,
+            )
+            .push(") ORDER BY node_id, key")
+            .build()
+            .fetch_all(&self.read)
+            .await?;
+            for row in &labels {
+                let row = Reader::new(row, "node_label", "node_id");
+                if let Some(at) = index.get(&row.id("node_id")?) {
+                    nodes[*at].labels.insert(row.get("key")?, row.get("value")?);
+                }
+            }
+            let actions = in_nodes(
+                "SELECT a.node_id, a.name, a.kind, a.digest, b.digest AS baseline FROM node_action a
+                 LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
+                 WHERE a.node_id IN (",
+                chunk,
+            )
+            .push(") ORDER BY a.node_id, a.name")
+            .build()
+            .fetch_all(&self.read)
+            .await?;
+            for row in &actions {
+                let row = Reader::new(row, "node_action", "node_id");
+                let observed = row.digest_opt("digest")?;
+                let baseline = row.digest_opt("baseline")?;
+                if let Some(at) = index.get(&row.id("node_id")?) {
+                    nodes[*at].actions.push(NodeAction {
+                        name: row.parsed("name")?,
+                        kind: if observed.is_some() {
+                            ActionKind::Hook
+                        } else {
+                            ActionKind::Builtin
+                        },
+                        verdict: observed.map(|observed| Verdict::of(baseline, observed)),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The node whose NSK has this hash, and whether it was decommissioned.
+    pub(crate) async fn node_of_nsk(
+        &self,
+        hash: Digest,
+    ) -> Result<Option<(NodeId, DomainId, bool)>, StoreError> {
+        let row = sqlx::query("SELECT id, domain_id, decommissioned_ms FROM node WHERE nsk_hash = $1")
+            .bind(&hash.as_bytes()[..])
+            .fetch_optional(&self.read)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "node", "id");
+        Ok(Some((
+            row.id("id")?,
+            row.id("domain_id")?,
+            row.at_opt("decommissioned_ms")?.is_some(),
+        )))
+    }
+
+    /// Where a node belongs, whoever asks.
+    pub(crate) async fn home_of(&self, node: NodeId) -> Result<Option<(DomainId, ProjectId)>, StoreError> {
+        let row = sqlx::query("SELECT id, domain_id, project_id FROM node WHERE id = $1")
+            .bind(node.uuid())
+            .fetch_optional(&self.read)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "node", "id");
+        Ok(Some((row.id("domain_id")?, row.id("project_id")?)))
+    }
+
+    /// Every project with its domain.
+    pub(crate) async fn all_projects(&self) -> Result<Vec<(DomainId, ProjectId)>, StoreError> {
+        let rows = sqlx::query("SELECT id, domain_id FROM project ORDER BY id")
+            .fetch_all(&self.read)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "project", "id");
+                Ok((row.id("domain_id")?, row.id("id")?))
+            })
+            .collect()
+    }
+}
+
+fn in_nodes(begin: &'static str, nodes: &[NodeId]) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(begin);
+    let mut list = query.separated(", ");
+    for node in nodes {
+        list.push_bind(node.uuid());
+    }
+    query
+}
+
+impl Tx {
+    pub(crate) async fn insert_node(&mut self, node: &NewNode<'_>, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash,
+                               bootstrap_token_id, enrollment_id, created_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        )
+        .bind(node.id.uuid())
+        .bind(node.domain.uuid())
+        .bind(node.project.uuid())
+        .bind(node.name)
+        .bind(node.hostname)
+        .bind(node.machine_id)
+        .bind(&node.nsk_hash.as_bytes()[..])
+        .bind(node.token.uuid())
+        .bind(node.enrollment)
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    /// The node that this token made for this enrolment before, if its answer was lost.
+    pub(crate) async fn enrolled_before(
+        &mut self,
+        token: RowId,
+        enrollment: Uuid,
+    ) -> Result<Option<(NodeId, String)>, StoreError> {
+        let row =
+            sqlx::query("SELECT id, name FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
+                .bind(token.uuid())
+                .bind(enrollment)
+                .fetch_optional(&mut *self.0)
+                .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "node", "id");
+        Ok(Some((row.id("id")?, row.get("name")?)))
+    }
+
+    pub(crate) async fn replace_nsk(&mut self, node: NodeId, hash: Digest) -> Result<(), StoreError> {
+        sqlx::query("UPDATE node SET nsk_hash = $2 WHERE id = $1")
+            .bind(node.uuid())
+            .bind(&hash.as_bytes()[..])
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn node_name_taken(
+        &mut self,
+        project: ProjectId,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        let row = sqlx::query("SELECT 1 FROM node WHERE project_id = $1 AND name = $2")
+            .bind(project.uuid())
+            .bind(name)
+            .fetch_optional(&mut *self.0)
+            .await?;
+        Ok(row.is_some())
+    }
+
+    /// The names of the domain's nodes that report this machine-id.
+    pub(crate) async fn nodes_with_machine_id(
+        &mut self,
+        domain: DomainId,
+        machine_id: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "SELECT name FROM node
+             WHERE domain_id = $1 AND machine_id = $2 AND decommissioned_ms IS NULL ORDER BY id LIMIT 10",
+        )
+        .bind(domain.uuid())
+        .bind(machine_id)
+        .fetch_all(&mut *self.0)
+        .await?)
+    }
+
+    pub(crate) async fn set_label(&mut self, node: NodeId, key: &str, value: &str) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO node_label (node_id, key, value) VALUES ($1, $2, $3)
+             ON CONFLICT (node_id, key) DO UPDATE SET value = excluded.value",
+        )
+        .bind(node.uuid())
+        .bind(key)
+        .bind(value)
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn remove_label(&mut self, node: NodeId, key: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM node_label WHERE node_id = $1 AND key = $2")
+            .bind(node.uuid())
+            .bind(key)
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn count_labels(&mut self, node: NodeId) -> Result<usize, StoreError> {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM node_label WHERE node_id = $1")
+            .bind(node.uuid())
+            .fetch_one(&mut *self.0)
+            .await?;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
+    /// Notes when a node was last heard of, and how far off its clock was.
+    pub(crate) async fn note_presence(
+        &mut self,
+        node: NodeId,
+        seen: Timestamp,
+        skew_ms: Option<i64>,
+        binary_version: Option<&str>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE node SET last_seen_ms = $2, clock_skew_ms = coalesce($3, clock_skew_ms),
+                             binary_version = coalesce($4, binary_version)
+             WHERE id = $1",
+        )
+        .bind(node.uuid())
+        .bind(seen.as_millis())
+        .bind(skew_ms)
+        .bind(binary_version)
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! What is to be put on nodes' streams: the outbox, and what each node is owed by the state of its targets.
+
+use muster_shared::{
+    ids::{ActionName, Digest, NodeId},
+    time::Timestamp,
+};
+use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
+
+use super::{CorruptRow, ExecutionHeader, Store, StoreError, Tx, executions::HEADER_COLUMNS, rows::Reader};
+
+/// One row of the outbox, with what its frame needs.
+#[derive(Clone, Debug)]
+pub(crate) struct OutboxRow {
+    pub(crate) id: i64,
+    /// `None` when there is nothing left to send: the target has moved on, or has expired.
+    pub(crate) owed: Option<(NodeId, Owed)>,
+}
+
+/// Something a node is to be told.
+#[derive(Clone, Debug)]
+pub(crate) enum Owed {
+    Action {
+        execution: ExecutionHeader,
+        hook_digest: Option<Digest>,
+    },
+    Baseline {
+        hook: ActionName,
+        digest: Digest,
+        approved_at: Timestamp,
+    },
+}
+
+fn owed_action(row: &SqliteRow) -> Result<Owed, CorruptRow> {
+    let execution = ExecutionHeader::read(row)?;
+    let hook_digest = Reader::new(row, "hook_baseline", "id").digest_opt("baseline")?;
+    Ok(Owed::Action {
+        execution,
+        hook_digest,
+    })
+}
+
+fn owed_baseline(row: &SqliteRow) -> Result<Owed, CorruptRow> {
+    let row = Reader::new(row, "hook_baseline", "node_id");
+    Ok(Owed::Baseline {
+        hook: row.parsed("hook")?,
+        digest: row.digest("digest")?,
+        approved_at: row.at("approved_ms")?,
+    })
+}
+
+impl Store {
+    /// Every invocation of a node that is pending and not expired, oldest first.
+    pub(crate) async fn owed_to(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+        query
+            .push(HEADER_COLUMNS)
+            .push(
+                ", b.digest AS baseline FROM action_execution_target t
+                 JOIN action_execution e ON e.id = t.execution_id
+                 LEFT JOIN hook_baseline b ON b.node_id = t.node_id AND b.hook = e.action_name AND e.action_kind = 'hook'
+                 WHERE t.status = 'pending' AND t.node_id = ",
+            )
+            .push_bind(node.uuid())
+            .push(" AND e.expires_ms > ")
+            .push_bind(now.as_millis())
+            .push(" ORDER BY e.created_ms, e.id");
+        let rows = query.build().fetch_all(&self.read).await?;
+        Ok(rows.iter().map(owed_action).collect::<Result<_, _>>()?)
+    }
+
+    /// Every baseline of a node that an operator approved.
+    pub(crate) async fn approved_baselines(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT node_id, hook, digest, approved_ms FROM hook_baseline
+             WHERE node_id = $1 AND approved_ms IS NOT NULL ORDER BY hook",
+        )
+        .bind(node.uuid())
+        .fetch_all(&self.read)
+        .await?;
+        Ok(rows.iter().map(owed_baseline).collect::<Result<_, _>>()?)
+    }
+
+    /// Rows of the outbox after `after`, in the order they were written.
+    pub(crate) async fn outbox_after(
+        &self,
+        after: i64,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT o.id AS outbox_id, o.event_type, o.node_id, t.status,
+                    b.hook, b.digest, b.approved_ms, b.digest AS baseline, ",
+        );
+        query
+            .push(HEADER_COLUMNS)
+            .push(
+                " FROM outbox o
+                 LEFT JOIN action_execution e ON e.id = o.execution_id
+                 LEFT JOIN action_execution_target t ON t.execution_id = o.execution_id AND t.node_id = o.node_id
+                 LEFT JOIN hook_baseline b ON b.node_id = o.node_id AND b.hook = coalesce(o.hook, e.action_name)
+                 WHERE o.id > ",
+            )
+            .push_bind(after)
+            .push(" ORDER BY o.id LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.read).await?;
+        rows.iter()
+            .map(|raw| {
+                let row = Reader::new(raw, "outbox", "node_id");
+                let node: NodeId = row.id("node_id")?;
+                let owed = if row.get::<&str>("event_type")? == "action_request" {
+                    match owed_action(raw)? {
+                        Owed::Action {
+                            execution,
+                            hook_digest,
+                        } if row.get::<&str>("status")? == "pending" && execution.expires_at > now => {
+                            Some(Owed::Action {
+                                execution,
+                                hook_digest,
+                            })
+                        }
+                        Owed::Action { .. } | Owed::Baseline { .. } => None,
+                    }
+                } else {
+                    Some(owed_baseline(raw)?)
+                };
+                Ok(OutboxRow {
+                    id: row.get("outbox_id")?,
+                    owed: owed.map(|owed| (node, owed)),
+                })
+            })
+            .collect()
+    }
+
+    /// Nodes with an invocation that is pending since before `since` and not expired.
+    pub(crate) async fn nodes_still_owed(
+        &self,
+        since: Timestamp,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<NodeId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT t.node_id FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
+             WHERE t.status = 'pending' AND t.created_ms <= $1 AND e.expires_ms > $2 LIMIT $3",
+        )
+        .bind(since.as_millis())
+        .bind(now.as_millis())
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        rows.iter()
+            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
+            .collect()
+    }
+}
+
+impl Tx {
+    pub(crate) async fn append_baseline_to_outbox(
+        &mut self,
+        node: NodeId,
+        hook: &ActionName,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO outbox (event_type, node_id, hook, created_ms) VALUES ('hook_baseline_updated', $1, $2, $3)",
+        )
+        .bind(node.uuid())
+        .bind(hook.as_str())
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    /// Removes rows that were handed to their streams, or need not be.
+    pub(crate) async fn drain_outbox(&mut self, up_to: i64) -> Result<u64, StoreError> {
+        let gone = sqlx::query("DELETE FROM outbox WHERE id <= $1")
+            .bind(up_to)
+            .execute(&mut *self.0)
+            .await?;
+        Ok(gone.rows_affected())
+    }
+}

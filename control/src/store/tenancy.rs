@@ -1,0 +1,235 @@
+//! Domains, projects, signing keys, tokens and relation tuples.
+
+use muster_shared::{
+    ids::{Digest, DomainId, ProjectId, RowId},
+    labels::Labels,
+    time::Timestamp,
+};
+
+use super::{Store, StoreError, Tx, rows::Reader, rows::to_json};
+use crate::authz::Grants;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Project {
+    pub(crate) id: ProjectId,
+    pub(crate) domain: DomainId,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OperatorToken {
+    pub(crate) id: RowId,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) revoked_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BootstrapToken {
+    pub(crate) id: RowId,
+    pub(crate) project: ProjectId,
+    pub(crate) labels: Labels,
+    pub(crate) uses: u32,
+    pub(crate) uses_max: u32,
+    pub(crate) expires_at: Timestamp,
+}
+
+pub(crate) struct NewBootstrapToken<'a> {
+    pub(crate) id: RowId,
+    pub(crate) project: ProjectId,
+    pub(crate) hash: Digest,
+    pub(crate) labels: &'a Labels,
+    pub(crate) uses_max: u32,
+    pub(crate) issued_by: &'a str,
+    pub(crate) expires_at: Timestamp,
+}
+
+impl Tx {
+    pub(crate) async fn insert_domain(
+        &mut self,
+        id: DomainId,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO domain (id, name, created_ms) VALUES ($1, $2, $3)")
+            .bind(id.uuid())
+            .bind(name)
+            .bind(now.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn insert_project(
+        &mut self,
+        id: ProjectId,
+        domain: DomainId,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO project (id, domain_id, name, created_ms) VALUES ($1, $2, $3, $4)")
+            .bind(id.uuid())
+            .bind(domain.uuid())
+            .bind(name)
+            .bind(now.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn insert_signing_key(
+        &mut self,
+        keyid: &str,
+        domain: DomainId,
+        public_key: &[u8; 32],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO signing_key (keyid, domain_id, public_key, created_ms) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(keyid)
+        .bind(domain.uuid())
+        .bind(&public_key[..])
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn insert_operator_token(
+        &mut self,
+        id: RowId,
+        name: &str,
+        hash: Digest,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO operator_token (id, name, token_hash, created_ms) VALUES ($1, $2, $3, $4)")
+            .bind(id.uuid())
+            .bind(name)
+            .bind(&hash.as_bytes()[..])
+            .bind(now.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn insert_relation(
+        &mut self,
+        id: RowId,
+        (subject, relation, resource): (&str, &str, &str),
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO relation_tuple (id, subject, relation, resource, created_ms) VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(id.uuid())
+        .bind(subject)
+        .bind(relation)
+        .bind(resource)
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn insert_bootstrap_token(
+        &mut self,
+        token: &NewBootstrapToken<'_>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO bootstrap_token
+                 (id, project_id, token_hash, labels, uses_max, issued_by, created_ms, expires_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(token.id.uuid())
+        .bind(token.project.uuid())
+        .bind(&token.hash.as_bytes()[..])
+        .bind(to_json(token.labels))
+        .bind(i64::from(token.uses_max))
+        .bind(token.issued_by)
+        .bind(now.as_millis())
+        .bind(token.expires_at.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn bootstrap_token(
+        &mut self,
+        hash: Digest,
+    ) -> Result<Option<BootstrapToken>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, project_id, labels, uses, uses_max, expires_ms FROM bootstrap_token WHERE token_hash = $1",
+        )
+        .bind(&hash.as_bytes()[..])
+        .fetch_optional(&mut *self.0)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "bootstrap_token", "id");
+        Ok(Some(BootstrapToken {
+            id: row.id("id")?,
+            project: row.id("project_id")?,
+            labels: row.json("labels")?,
+            uses: row.number("uses")?,
+            uses_max: row.number("uses_max")?,
+            expires_at: row.at("expires_ms")?,
+        }))
+    }
+
+    /// Counts one use. The table's own check refuses one past the last.
+    pub(crate) async fn use_bootstrap_token(&mut self, id: RowId) -> Result<(), StoreError> {
+        sqlx::query("UPDATE bootstrap_token SET uses = uses + 1 WHERE id = $1")
+            .bind(id.uuid())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    pub(crate) async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
+        let row = sqlx::query("SELECT id, domain_id FROM project WHERE id = $1")
+            .bind(id.uuid())
+            .fetch_optional(&self.read)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "project", "id");
+        Ok(Some(Project {
+            id: row.id("id")?,
+            domain: row.id("domain_id")?,
+        }))
+    }
+
+    /// The first domain, which `init` made; `None` in an empty database.
+    pub(crate) async fn first_domain(&self) -> Result<Option<DomainId>, StoreError> {
+        let row = sqlx::query("SELECT id FROM domain ORDER BY id LIMIT 1")
+            .fetch_optional(&self.read)
+            .await?;
+        row.map(|row| Reader::new(&row, "domain", "id").id("id"))
+            .transpose()
+            .map_err(StoreError::from)
+    }
+
+    pub(crate) async fn operator_token(&self, hash: Digest) -> Result<Option<OperatorToken>, StoreError> {
+        let row = sqlx::query("SELECT id, expires_ms, revoked_ms FROM operator_token WHERE token_hash = $1")
+            .bind(&hash.as_bytes()[..])
+            .fetch_optional(&self.read)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "operator_token", "id");
+        Ok(Some(OperatorToken {
+            id: row.id("id")?,
+            expires_at: row.at_opt("expires_ms")?,
+            revoked_at: row.at_opt("revoked_ms")?,
+        }))
+    }
+
+    /// Everything that was granted to a subject.
+    pub(crate) async fn grants(&self, subject: &str) -> Result<Grants, StoreError> {
+        let rows: Vec<(String, String)> =
+            sqlx::query_as("SELECT relation, resource FROM relation_tuple WHERE subject = $1")
+                .bind(subject)
+                .fetch_all(&self.read)
+                .await?;
+        Ok(rows.into_iter().collect())
+    }
+}

@@ -1,0 +1,186 @@
+//! The live streams of nodes, and those of operators who watch an execution. In memory only: what was owed is decided
+//! by the database, so that losing all of this loses nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use muster_shared::ids::{ExecutionId, NodeId};
+use tokio::sync::{mpsc, watch};
+
+use crate::store::Owed;
+
+/// How much may wait for a node that reads slowly. Past it the stream is closed, and the node gets all it is owed on
+/// its next connect.
+const PUSHES_MAX: usize = 1024;
+
+/// The node streams that this service holds.
+#[derive(Default)]
+pub(crate) struct NodeStreams(Mutex<Registry>);
+
+#[derive(Default)]
+struct Registry {
+    streams: HashMap<NodeId, (u64, mpsc::Sender<Owed>)>,
+    opened: u64,
+    closed_for_good: bool,
+}
+
+/// One node's end of the registry. When it is dropped the node counts as gone, unless a newer stream took its place.
+pub(crate) struct Subscription<'a> {
+    registry: &'a NodeStreams,
+    node: NodeId,
+    number: u64,
+    pushes: mpsc::Receiver<Owed>,
+}
+
+impl NodeStreams {
+    /// Takes the place of the node's older stream, which ends. `None` once the service is stopping.
+    pub(crate) fn open(&self, node: NodeId) -> Option<Subscription<'_>> {
+        let (sender, pushes) = mpsc::channel(PUSHES_MAX);
+        let mut registry = lock(&self.0);
+        if registry.closed_for_good {
+            return None;
+        }
+        registry.opened += 1;
+        let number = registry.opened;
+        registry.streams.insert(node, (number, sender));
+        Some(Subscription {
+            registry: self,
+            node,
+            number,
+            pushes,
+        })
+    }
+
+    /// Puts something on a node's stream, if it has one here. A stream that cannot take more is closed.
+    pub(crate) fn push(&self, node: NodeId, owed: Owed) {
+        let mut registry = lock(&self.0);
+        let Some((_, sender)) = registry.streams.get(&node) else {
+            return;
+        };
+        if sender.try_send(owed).is_err() {
+            registry.streams.remove(&node);
+        }
+    }
+
+    pub(crate) fn is_connected(&self, node: NodeId) -> bool {
+        lock(&self.0).streams.contains_key(&node)
+    }
+
+    /// Ends every stream and opens no other.
+    pub(crate) fn close(&self) {
+        let mut registry = lock(&self.0);
+        registry.closed_for_good = true;
+        registry.streams.clear();
+    }
+}
+
+impl Subscription<'_> {
+    /// The next thing to send; `None` when this stream is to end.
+    pub(crate) async fn next(&mut self) -> Option<Owed> {
+        self.pushes.recv().await
+    }
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        let mut registry = lock(&self.registry.0);
+        if registry
+            .streams
+            .get(&self.node)
+            .is_some_and(|(number, _)| *number == self.number)
+        {
+            registry.streams.remove(&self.node);
+        }
+    }
+}
+
+/// Wakes those who watch an execution. A wake-up carries no news: the watcher looks in the timeline.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<HashMap<ExecutionId, watch::Sender<()>>>);
+
+impl Watchers {
+    /// Registers before looking, so that nothing between the look and the wait is missed.
+    pub(crate) fn watch(&self, execution: ExecutionId) -> watch::Receiver<()> {
+        let mut watched = lock(&self.0);
+        watched.retain(|_, sender| sender.receiver_count() > 0);
+        watched.entry(execution).or_default().subscribe()
+    }
+
+    pub(crate) fn wake(&self, execution: ExecutionId) {
+        if let Some(sender) = lock(&self.0).get(&execution) {
+            sender.send_replace(());
+        }
+    }
+}
+
+/// A panic while the lock was held left a whole map behind: every change here is a single step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_shared::{ids::Digest, time::Timestamp};
+
+    fn node() -> NodeId {
+        NodeId::mint(Timestamp::from_millis(0), [1; 10])
+    }
+
+    fn owed() -> Owed {
+        Owed::Baseline {
+            hook: "h".parse().unwrap(),
+            digest: Digest::of(b""),
+            approved_at: Timestamp::from_millis(0),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_newer_stream_ends_the_older_and_outlives_its_farewell() {
+        let streams = NodeStreams::default();
+        let mut older = streams.open(node()).unwrap();
+        let mut newer = streams.open(node()).unwrap();
+        assert!(older.next().await.is_none());
+        drop(older);
+        assert!(streams.is_connected(node()));
+        streams.push(node(), owed());
+        assert!(newer.next().await.is_some());
+        drop(newer);
+        assert!(!streams.is_connected(node()));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_does_not_read_is_closed_not_buffered() {
+        let streams = NodeStreams::default();
+        let mut slow = streams.open(node()).unwrap();
+        for _ in 0..=PUSHES_MAX {
+            streams.push(node(), owed());
+        }
+        assert!(!streams.is_connected(node()));
+        let mut got = 0;
+        while slow.next().await.is_some() {
+            got += 1;
+        }
+        assert_eq!(got, PUSHES_MAX);
+    }
+
+    #[tokio::test]
+    async fn after_close_no_stream_opens() {
+        let streams = NodeStreams::default();
+        let mut open = streams.open(node()).unwrap();
+        streams.close();
+        assert!(open.next().await.is_none());
+        assert!(streams.open(node()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_wake_between_look_and_wait_is_not_lost() {
+        let watchers = Watchers::default();
+        let execution = ExecutionId::mint(Timestamp::from_millis(0), [1; 10]);
+        let mut watcher = watchers.watch(execution);
+        watchers.wake(execution);
+        watcher.changed().await.unwrap();
+    }
+}
