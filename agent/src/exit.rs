@@ -1,0 +1,69 @@
+//! How the program ends: a sentence for people, a number for scripts.
+
+use std::process::ExitCode;
+
+/// Shown below `--help`; the README repeats it.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  0  done, or stopped as asked
+  1  failed; the message says why
+  2  the command line is wrong
+  3  the configuration is wrong
+  4  this machine is not enrolled, or is enrolled already
+  5  another musterd holds the state directory
+  6  the control service refused
+  7  the control service could not be reached
+  8  the journal is damaged or belongs to another enrolment";
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Exit {
+    #[error("{0}")]
+    Failure(String),
+    #[error("{0}")]
+    BadConfig(String),
+    #[error("{0}")]
+    Enrolment(String),
+    #[error("{0}")]
+    StateInUse(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("{0}")]
+    Journal(String),
+}
+
+impl Exit {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Failure(_) => 1,
+            Self::BadConfig(_) => 3,
+            Self::Enrolment(_) => 4,
+            Self::StateInUse(_) => 5,
+            Self::Refused(_) => 6,
+            Self::Unreachable(_) => 7,
+            Self::Journal(_) => 8,
+        }
+    }
+
+    pub(crate) fn explain_and_code(&self) -> ExitCode {
+        crate::logging::say_on_stderr(&format!("musterd: {self}"));
+        ExitCode::from(self.code())
+    }
+}
+
+/// An error and all that caused it, on one line.
+pub(crate) fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut source = err.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some libraries repeat their source in their own text.
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,160 @@
+//! Who this node is: what enrolment left in the state directory, and the lock that keeps it to one daemon.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use muster_shared::{
+    envelope::KeyRing,
+    ids::{DomainId, NodeId, ProjectId},
+    wire::SigningKeyInfo,
+};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::{durable, exit::Exit};
+
+/// A supervisor that was being started when its daemon died may hold the lock until it has begun.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// `identity.json`: everything but the secret.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct IdentityFile {
+    pub(crate) node_id: NodeId,
+    pub(crate) name: String,
+    pub(crate) domain_id: DomainId,
+    pub(crate) project_id: ProjectId,
+    pub(crate) server: String,
+    pub(crate) signing_keys: Vec<SigningKeyInfo>,
+}
+
+pub(crate) struct Identity {
+    pub(crate) node_id: NodeId,
+    pub(crate) name: String,
+    pub(crate) server: String,
+    pub(crate) keys: KeyRing,
+    pub(crate) nsk: Secret,
+    pub(crate) ca_pem: Vec<u8>,
+}
+
+/// Text that must not be printed.
+#[derive(Clone)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+pub(crate) fn identity_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("identity.json")
+}
+
+pub(crate) fn nsk_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("nsk")
+}
+
+pub(crate) fn ca_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("ca.pem")
+}
+
+impl Identity {
+    pub(crate) fn load(state_dir: &Path) -> Result<Self, Exit> {
+        let path = identity_path(state_dir);
+        let raw = match fs::read(&path) {
+            Ok(raw) => raw,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                return Err(Exit::Enrolment(format!(
+                    "this machine is not enrolled: {} is missing; run `musterd enroll` first",
+                    path.display()
+                )));
+            }
+            Err(err) => return Err(unreadable(&path, &err)),
+        };
+        let file: IdentityFile = serde_json::from_slice(&raw)
+            .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
+        let mut keys = KeyRing::default();
+        for key in &file.signing_keys {
+            let bytes: &[u8; 32] = key.public_key.0.as_slice().try_into().map_err(|_| {
+                Exit::Failure(format!(
+                    "{} is damaged: signing key {} is not 32 bytes",
+                    path.display(),
+                    key.keyid
+                ))
+            })?;
+            keys.add(bytes)
+                .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
+        }
+        let nsk_path = nsk_path(state_dir);
+        let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
+        let ca_path = ca_path(state_dir);
+        let ca_pem = fs::read(&ca_path).map_err(|err| unreadable(&ca_path, &err))?;
+        Ok(Self {
+            node_id: file.node_id,
+            name: file.name,
+            server: file.server,
+            keys,
+            nsk: Secret(nsk.trim().to_owned()),
+            ca_pem,
+        })
+    }
+}
+
+fn unreadable(path: &Path, err: &io::Error) -> Exit {
+    Exit::Failure(format!("{} cannot be read: {err}", path.display()))
+}
+
+/// Held for as long as a process works in the state directory.
+pub(crate) struct StateLock {
+    _file: File,
+}
+
+impl StateLock {
+    pub(crate) fn take(state_dir: &Path) -> Result<Self, Exit> {
+        let failed = |err: io::Error| {
+            Exit::Failure(format!(
+                "the state directory {} cannot be used: {err}",
+                state_dir.display()
+            ))
+        };
+        durable::private_dir(state_dir).map_err(failed)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(state_dir.join("lock"))
+            .map_err(failed)?;
+        let give_up = Instant::now() + LOCK_WAIT;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < give_up => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    return Err(Exit::StateInUse(format!(
+                        "another musterd works in {}: one state directory serves one daemon",
+                        state_dir.display()
+                    )));
+                }
+                Err(err) => return Err(failed(err.into())),
+            }
+        }
+    }
+}

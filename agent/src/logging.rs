@@ -1,0 +1,94 @@
+//! Log lines: to the journal of systemd with their fields when it is there, else to standard error as one line.
+
+use std::io::Write as _;
+
+use log::{Level, LevelFilter, Log, Metadata, Record, kv};
+
+/// Prints the bodies of events at debug and trace, so it is never heard below a warning.
+const TALKATIVE: [&str; 2] = ["eventsource_client", "launchdarkly"];
+
+pub(crate) fn install() {
+    let level = std::env::var("MUSTER_LOG")
+        .ok()
+        .and_then(|raw| raw.parse().ok())
+        .unwrap_or(LevelFilter::Info);
+    let journal = systemd_journal_logger::connected_to_journal()
+        .then(|| systemd_journal_logger::JournalLog::new().ok())
+        .flatten();
+    let sink = journal.map_or(Sink::Stderr, Sink::Journal);
+    // Only a second call in one process can fail, and then the first one's logger stands.
+    if log::set_boxed_logger(Box::new(Logger { sink, level })).is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+enum Sink {
+    Journal(systemd_journal_logger::JournalLog),
+    Stderr,
+}
+
+struct Logger {
+    sink: Sink,
+    level: LevelFilter,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let ours = metadata.target().starts_with("musterd");
+        let limit = if ours {
+            self.level
+        } else {
+            self.level.min(LevelFilter::Warn)
+        };
+        let talkative = TALKATIVE.iter().any(|name| metadata.target().starts_with(name));
+        metadata.level() <= if talkative { LevelFilter::Error } else { limit }
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        match &self.sink {
+            Sink::Journal(journal) => journal.log(record),
+            Sink::Stderr => say_on_stderr(&line(record)),
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn line(record: &Record<'_>) -> String {
+    let mut text = format!("{} {}", level_name(record.level()), record.args());
+    // A visitor of a formatter's own making cannot fail.
+    let _ = record.key_values().visit(&mut Fields(&mut text));
+    text.replace('\n', " ")
+}
+
+const fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    }
+}
+
+struct Fields<'a>(&'a mut String);
+
+impl<'kvs> kv::VisitSource<'kvs> for Fields<'_> {
+    fn visit_pair(&mut self, key: kv::Key<'kvs>, value: kv::Value<'kvs>) -> Result<(), kv::Error> {
+        self.0.push_str(&format!(" {key}={value}"));
+        Ok(())
+    }
+}
+
+/// The one place that writes to standard error. A closed one is no reason to stop.
+pub(crate) fn say_on_stderr(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// The one place that writes to standard output.
+pub(crate) fn say_on_stdout(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}

@@ -1,0 +1,237 @@
+//! How an invocation ended, and what control is told of it.
+
+use std::time::Duration;
+
+use muster_shared::{
+    ids::Digest,
+    status::Status,
+    wire::{Base64, Callback, ERROR_TEXT_BYTES_MAX},
+};
+use serde::{Deserialize, Serialize};
+
+/// Every way an invocation can end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub(crate) enum Ended {
+    Exited {
+        code: i32,
+    },
+    Signalled {
+        signal: i32,
+    },
+    TimedOut {
+        limit_ms: u64,
+        killed: bool,
+    },
+    /// Its supervisor was asked to stop it.
+    Stopped {
+        killed: bool,
+    },
+    /// The node would not, or could not, start it: a reason code, and the reason in words.
+    Refused {
+        code: String,
+        why: String,
+    },
+    /// It ran in the daemon and went wrong there.
+    Broke {
+        why: String,
+    },
+    /// Its time was over before its turn came.
+    Expired,
+    /// Control had settled it before its turn came.
+    Withdrawn,
+    /// Nobody is left who saw it end.
+    Lost {
+        why: String,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(tag = "kept", rename_all = "snake_case")]
+pub(crate) enum Output {
+    #[default]
+    None,
+    Inline {
+        bytes: Base64,
+    },
+    /// The file `output` of the run directory.
+    Spool {
+        kept_bytes: u64,
+        total_bytes: u64,
+        sha256: Digest,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) ended: Ended,
+    #[serde(default)]
+    pub(crate) output: Output,
+    /// Something that the operator should know beside the ending itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) remark: Option<String>,
+}
+
+impl Outcome {
+    pub(crate) const fn of(ended: Ended) -> Self {
+        Self {
+            ended,
+            output: Output::None,
+            remark: None,
+        }
+    }
+
+    pub(crate) fn refused(code: &str, why: impl Into<String>) -> Self {
+        Self::of(Ended::Refused {
+            code: code.to_owned(),
+            why: why.into(),
+        })
+    }
+
+    pub(crate) const fn status(&self) -> Status {
+        match self.ended {
+            Ended::Exited { code: 0 } => Status::Succeeded,
+            Ended::Exited { .. }
+            | Ended::Signalled { .. }
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Lost { .. } => Status::Failed,
+            Ended::TimedOut { .. } | Ended::Expired => Status::Timeout,
+            Ended::Stopped { .. } | Ended::Withdrawn => Status::Cancelled,
+        }
+    }
+
+    /// The terminal callback, without its output.
+    pub(crate) fn callback(&self, further_remark: Option<&str>) -> Callback {
+        let remarks = [self.remark.as_deref(), further_remark];
+        let parts: Vec<String> = self
+            .error()
+            .into_iter()
+            .chain(remarks.into_iter().flatten().map(str::to_owned))
+            .collect();
+        Callback {
+            exit_code: self.exit_code(),
+            error: (!parts.is_empty()).then(|| cut(&parts.join("; "), ERROR_TEXT_BYTES_MAX)),
+            ..Callback::of(self.status())
+        }
+    }
+
+    const fn exit_code(&self) -> Option<i32> {
+        match self.ended {
+            Ended::Exited { code } => Some(code),
+            Ended::Signalled { .. }
+            | Ended::TimedOut { .. }
+            | Ended::Stopped { .. }
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => None,
+        }
+    }
+
+    fn error(&self) -> Option<String> {
+        let killed_text = |killed| if killed { ", had to be killed" } else { "" };
+        match &self.ended {
+            Ended::Exited { code: 0 } => None,
+            Ended::Exited { code } => Some(format!("exit status {code}")),
+            Ended::Signalled { signal } => Some(format!("killed by signal {signal}{}", signal_name(*signal))),
+            Ended::TimedOut { limit_ms, killed } => {
+                let limit = in_seconds(Duration::from_millis(*limit_ms));
+                Some(format!("timeout: ended after {limit}{}", killed_text(*killed)))
+            }
+            Ended::Stopped { killed } => Some(format!("stopped on the node{}", killed_text(*killed))),
+            Ended::Refused { code, why } => Some(format!("{code}: {why}")),
+            Ended::Broke { why } | Ended::Lost { why } => Some(why.clone()),
+            Ended::Expired => Some("expired: its time was over before it could start".to_owned()),
+            Ended::Withdrawn => Some("withdrawn: control had settled it before it could start".to_owned()),
+        }
+    }
+}
+
+fn in_seconds(limit: Duration) -> String {
+    if limit.subsec_millis() == 0 {
+        format!("{} s", limit.as_secs())
+    } else {
+        format!("{:.1} s", limit.as_secs_f64())
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        14 => " (SIGALRM)",
+        15 => " (SIGTERM)",
+        24 => " (SIGXCPU)",
+        25 => " (SIGXFSZ)",
+        31 => " (SIGSYS)",
+        _ => "",
+    }
+}
+
+/// The longest beginning of `text` that fits, in whole characters.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(ended: Ended) -> (Status, Option<i32>, Option<String>) {
+        let callback = Outcome::of(ended).callback(None);
+        (callback.status, callback.exit_code, callback.error)
+    }
+
+    #[test]
+    fn every_ending_is_told_as_it_was() {
+        assert_eq!(
+            told(Ended::Exited { code: 0 }),
+            (Status::Succeeded, Some(0), None)
+        );
+        assert_eq!(
+            told(Ended::Exited { code: 3 }),
+            (Status::Failed, Some(3), Some("exit status 3".into()))
+        );
+        assert_eq!(
+            told(Ended::Signalled { signal: 9 }),
+            (Status::Failed, None, Some("killed by signal 9 (SIGKILL)".into()))
+        );
+        assert_eq!(
+            told(Ended::TimedOut {
+                limit_ms: 5000,
+                killed: true
+            }),
+            (
+                Status::Timeout,
+                None,
+                Some("timeout: ended after 5 s, had to be killed".into())
+            )
+        );
+        assert_eq!(told(Ended::Expired).0, Status::Timeout);
+        assert_eq!(told(Ended::Stopped { killed: false }).0, Status::Cancelled);
+    }
+
+    #[test]
+    fn an_error_text_is_cut_between_characters() {
+        let outcome = Outcome::refused("hook_refused", "ü".repeat(ERROR_TEXT_BYTES_MAX));
+        let error = outcome.callback(None).error.unwrap();
+        assert!(error.len() <= ERROR_TEXT_BYTES_MAX && error.ends_with('ü'));
+    }
+
+    #[test]
+    fn a_remark_stands_beside_a_success() {
+        let callback = Outcome::of(Ended::Exited { code: 0 }).callback(Some("output_upload_failed: 403"));
+        assert_eq!(callback.status, Status::Succeeded);
+        assert_eq!(callback.error.unwrap(), "output_upload_failed: 403");
+    }
+}

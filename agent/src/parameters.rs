@@ -1,0 +1,97 @@
+//! Parameters as a hook meets them: JSON on standard input, and one environment variable each. Never a shell.
+
+use std::collections::BTreeMap;
+
+use muster_shared::wire::Parameters;
+use serde_json::Value;
+
+const PREFIX: &str = "MUSTER_PARAM_";
+const NAME_LEN_MAX: usize = 128;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadParameters {
+    #[error(
+        "parameter {0:?} cannot be an environment variable: its name must have 1 to {NAME_LEN_MAX} bytes"
+    )]
+    Name(String),
+    #[error("parameters {0:?} and {1:?} would be the same environment variable {PREFIX}{2}")]
+    Collision(String, String, String),
+    #[error("the value of parameter {0:?} holds a NUL character, which no environment variable can carry")]
+    Nul(String),
+}
+
+/// Refuses what would be ambiguous rather than choosing for the operator.
+pub(crate) fn variables(parameters: &Parameters) -> Result<BTreeMap<String, String>, BadParameters> {
+    let mut named: BTreeMap<String, (&str, String)> = BTreeMap::new();
+    for (name, value) in parameters {
+        if name.is_empty() || name.len() > NAME_LEN_MAX {
+            return Err(BadParameters::Name(name.clone()));
+        }
+        let text = as_text(value);
+        if text.contains('\0') {
+            return Err(BadParameters::Nul(name.clone()));
+        }
+        let variable: String = name
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_uppercase()
+                } else {
+                    '_'
+                }
+            })
+            .collect();
+        if let Some((other, _)) = named.insert(variable.clone(), (name, text)) {
+            return Err(BadParameters::Collision(other.to_owned(), name.clone(), variable));
+        }
+    }
+    Ok(named
+        .into_iter()
+        .map(|(variable, (_, text))| (format!("{PREFIX}{variable}"), text))
+        .collect())
+}
+
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            value.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(value: &Value) -> Result<BTreeMap<String, String>, BadParameters> {
+        variables(value.as_object().unwrap())
+    }
+
+    #[test]
+    fn strings_go_verbatim_and_the_rest_as_json() {
+        let hostile = "a;$(reboot)\n\"'`\\ ü";
+        let variables =
+            of(&json!({"text": hostile, "dry-run": true, "n": 1.5, "list": [1, "x"], "none": null})).unwrap();
+        assert_eq!(variables["MUSTER_PARAM_TEXT"], hostile);
+        assert_eq!(variables["MUSTER_PARAM_DRY_RUN"], "true");
+        assert_eq!(variables["MUSTER_PARAM_N"], "1.5");
+        assert_eq!(variables["MUSTER_PARAM_LIST"], "[1,\"x\"]");
+        assert_eq!(variables["MUSTER_PARAM_NONE"], "null");
+    }
+
+    #[test]
+    fn what_would_be_ambiguous_is_refused() {
+        assert!(matches!(
+            of(&json!({"a-b": 1, "a_b": 2})),
+            Err(BadParameters::Collision(..))
+        ));
+        assert!(matches!(
+            of(&json!({"A": 1, "a": 2})),
+            Err(BadParameters::Collision(..))
+        ));
+        assert!(matches!(of(&json!({"": 1})), Err(BadParameters::Name(_))));
+        assert!(matches!(of(&json!({"a": "x\u{0}y"})), Err(BadParameters::Nul(_))));
+    }
+}

@@ -1,0 +1,521 @@
+//! The brain: what is known of every live invocation, and what each input changes. No files, no network, no clock.
+//!
+//! Whatever is decided is a [`Decision`]: facts to make durable first, then effects. A request that was seen before is
+//! never run again; it is answered by telling its present stage once more.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use muster_shared::{
+    ids::ExecutionId,
+    status::Status,
+    time::Timestamp,
+    wire::{ActionKind, ActionRequest},
+};
+
+use crate::outcome::{Ended, Outcome};
+
+#[cfg(test)]
+mod tests;
+
+/// How far an invocation is on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Taken,
+    Started,
+    Ended(Outcome),
+}
+
+/// How far control is known to know.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Reported {
+    Nothing,
+    Ack,
+    Started,
+    Terminal,
+}
+
+impl Reported {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Ack => "ack",
+            Self::Started => "started",
+            Self::Terminal => "terminal",
+        }
+    }
+
+    pub(crate) fn parse(raw: &str) -> Option<Self> {
+        [Self::Nothing, Self::Ack, Self::Started, Self::Terminal]
+            .into_iter()
+            .find(|known| known.as_str() == raw)
+    }
+
+    const fn once(told: Status) -> Self {
+        match told {
+            Status::Pending => Self::Nothing,
+            Status::Ack => Self::Ack,
+            Status::Started => Self::Started,
+            Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => Self::Terminal,
+        }
+    }
+}
+
+/// A row of the journal.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) request: ActionRequest,
+    pub(crate) attempt: u32,
+    pub(crate) stage: Stage,
+    pub(crate) reported: Reported,
+}
+
+/// What a restarted daemon found out about an invocation that had been started.
+#[derive(Clone, Debug)]
+pub(crate) enum Past {
+    Ended(Outcome),
+    /// Its supervisor lives on and is being waited for.
+    Running,
+    NeverRan,
+}
+
+/// Something that must be durable before its effect.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    Taken(Arc<ActionRequest>),
+    Started {
+        execution: ExecutionId,
+        attempt: u32,
+    },
+    Ended {
+        execution: ExecutionId,
+        outcome: Outcome,
+    },
+    Reported {
+        execution: ExecutionId,
+        reported: Reported,
+    },
+}
+
+impl Fact {
+    pub(crate) fn execution(&self) -> ExecutionId {
+        match self {
+            Self::Taken(request) => request.execution_id,
+            Self::Started { execution, .. }
+            | Self::Ended { execution, .. }
+            | Self::Reported { execution, .. } => *execution,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    Start {
+        request: Arc<ActionRequest>,
+        attempt: u32,
+    },
+    Post(Errand),
+    /// Control knows the end: the run directories may go.
+    Forget {
+        execution: ExecutionId,
+        attempts: u32,
+    },
+}
+
+impl Effect {
+    pub(crate) fn execution(&self) -> ExecutionId {
+        match self {
+            Self::Start { request, .. } => request.execution_id,
+            Self::Post(errand) => errand.request.execution_id,
+            Self::Forget { execution, .. } => *execution,
+        }
+    }
+}
+
+/// One callback to deliver.
+#[derive(Clone, Debug)]
+pub(crate) struct Errand {
+    pub(crate) request: Arc<ActionRequest>,
+    pub(crate) status: Status,
+    pub(crate) attempt: u32,
+    /// Of a terminal status.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// What came of an errand. There is no failure: an errand is run until control has answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Delivered {
+    Taken,
+    /// Control is further than this status already.
+    Ahead,
+    /// Control has settled the invocation.
+    Settled,
+    /// Control does not know the invocation, or not as ours.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// `recorded` is what the journal holds of it, unless the session knows it anyway.
+    Requested {
+        request: Box<ActionRequest>,
+        recorded: Option<Box<Recorded>>,
+    },
+    /// The journal could not take it.
+    Untaken { execution: ExecutionId, why: String },
+    Ended {
+        execution: ExecutionId,
+        outcome: Outcome,
+    },
+    Delivered {
+        execution: ExecutionId,
+        status: Status,
+        delivered: Delivered,
+    },
+    /// Time has passed.
+    Woken,
+}
+
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Decision {
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+/// Read-only actions run beside anything; the others one at a time, in the order of their arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lane {
+    ReadOnly,
+    Serial,
+}
+
+#[derive(Debug)]
+struct Invocation {
+    request: Arc<ActionRequest>,
+    attempt: u32,
+    stage: Stage,
+    reported: Reported,
+    posting: bool,
+    /// Known to this process only, because the journal could not take it.
+    volatile: bool,
+}
+
+impl Invocation {
+    fn of(row: Recorded) -> Self {
+        Self {
+            request: Arc::new(row.request),
+            attempt: row.attempt,
+            stage: row.stage,
+            reported: row.reported,
+            posting: false,
+            volatile: false,
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self.request.kind {
+            ActionKind::Builtin => Lane::ReadOnly,
+            ActionKind::Hook => Lane::Serial,
+        }
+    }
+
+    /// The next status that control has to hear, if any.
+    fn owed(&self) -> Option<Status> {
+        match (self.reported, &self.stage) {
+            (Reported::Nothing, Stage::Taken | Stage::Started | Stage::Ended(_)) => Some(Status::Ack),
+            (Reported::Ack, Stage::Started) => Some(Status::Started),
+            // What timed out before it started goes there directly; every other ending has to pass through.
+            (Reported::Ack, Stage::Ended(outcome)) => Some(if outcome.ended == Ended::Expired {
+                outcome.status()
+            } else {
+                Status::Started
+            }),
+            (Reported::Started, Stage::Ended(outcome)) => Some(outcome.status()),
+            (Reported::Ack, Stage::Taken)
+            | (Reported::Started, Stage::Taken | Stage::Started)
+            | (Reported::Terminal, Stage::Taken | Stage::Started | Stage::Ended(_)) => None,
+        }
+    }
+}
+
+pub(crate) struct Session {
+    running_max: usize,
+    queue_max: usize,
+    invocations: BTreeMap<ExecutionId, Invocation>,
+    /// Taken and not started, in the order of arrival.
+    waiting: VecDeque<ExecutionId>,
+    running: BTreeMap<ExecutionId, Lane>,
+}
+
+impl Session {
+    pub(crate) const fn new(running_max: usize, queue_max: usize) -> Self {
+        Self {
+            running_max,
+            queue_max,
+            invocations: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// Takes up what an earlier daemon left, in the order it was taken.
+    pub(crate) fn recover(&mut self, rows: Vec<(Recorded, Option<Past>)>, now: Timestamp) -> Decision {
+        let mut decision = Decision::default();
+        let mut ids = Vec::new();
+        for (row, past) in rows {
+            let id = row.request.execution_id;
+            let mut invocation = Invocation::of(row);
+            let lane = invocation.lane();
+            match (&invocation.stage, past) {
+                (Stage::Ended(_), _) => {}
+                (Stage::Started, Some(Past::Running)) => drop(self.running.insert(id, lane)),
+                (Stage::Started, Some(Past::Ended(outcome))) => {
+                    decision.facts.push(Fact::Ended {
+                        execution: id,
+                        outcome: outcome.clone(),
+                    });
+                    invocation.stage = Stage::Ended(outcome);
+                }
+                (Stage::Started, Some(Past::NeverRan) | None) | (Stage::Taken, _) => {
+                    invocation.stage = Stage::Taken;
+                    self.waiting.push_back(id);
+                }
+            }
+            self.invocations.insert(id, invocation);
+            ids.push(id);
+        }
+        self.pump(now, &mut decision);
+        ids.into_iter().for_each(|id| self.post(id, &mut decision));
+        decision
+    }
+
+    pub(crate) fn knows(&self, execution: ExecutionId) -> bool {
+        self.invocations.contains_key(&execution)
+    }
+
+    /// When to look again although nothing has happened.
+    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        self.waiting
+            .iter()
+            .filter_map(|id| Some(self.invocations.get(id)?.request.expires_at))
+            .min()
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(crate) fn handle(&mut self, input: Input, now: Timestamp) -> Decision {
+        let mut decision = Decision::default();
+        match input {
+            Input::Requested { request, recorded } => self.requested(request, recorded, now, &mut decision),
+            Input::Untaken { execution, why } => self.untaken(execution, &why, &mut decision),
+            Input::Ended { execution, outcome } => self.ended(execution, outcome, &mut decision),
+            Input::Delivered {
+                execution,
+                status,
+                delivered,
+            } => {
+                self.delivered(execution, status, delivered, &mut decision);
+            }
+            Input::Woken => {}
+        }
+        self.pump(now, &mut decision);
+        decision
+    }
+
+    fn requested(
+        &mut self,
+        request: Box<ActionRequest>,
+        recorded: Option<Box<Recorded>>,
+        now: Timestamp,
+        decision: &mut Decision,
+    ) {
+        let id = request.execution_id;
+        if let Some(row) = recorded {
+            self.invocations.entry(id).or_insert_with(|| Invocation::of(*row));
+        }
+        if self.invocations.contains_key(&id) {
+            return self.tell_again(id, decision);
+        }
+        let request: Arc<ActionRequest> = Arc::from(request);
+        decision.facts.push(Fact::Taken(Arc::clone(&request)));
+        self.invocations.insert(
+            id,
+            Invocation {
+                request,
+                attempt: 0,
+                stage: Stage::Taken,
+                reported: Reported::Nothing,
+                posting: false,
+                volatile: false,
+            },
+        );
+        self.waiting.push_back(id);
+        self.pump(now, decision);
+        if self.waiting.len() > self.queue_max && self.waiting.back() == Some(&id) {
+            let why = format!("{} invocations wait already (queue_max)", self.queue_max);
+            self.ended(id, Outcome::refused("queue_full", why), decision);
+        } else {
+            self.post(id, decision);
+        }
+    }
+
+    /// Control asks for what it should have been told: it lost the news, or they have crossed.
+    fn tell_again(&mut self, id: ExecutionId, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        if invocation.posting || invocation.owed().is_some() {
+            return self.post(id, decision);
+        }
+        invocation.reported = Reported::Nothing;
+        if !invocation.volatile {
+            decision.facts.push(Fact::Reported {
+                execution: id,
+                reported: Reported::Nothing,
+            });
+        }
+        self.post(id, decision);
+    }
+
+    /// What only looks may run all the same: nothing is lost if it runs again. What changes something may not.
+    fn untaken(&mut self, id: ExecutionId, why: &str, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        invocation.volatile = true;
+        // What was to be posted was dropped together with the fact.
+        invocation.posting = false;
+        match invocation.lane() {
+            Lane::ReadOnly => {
+                if invocation.stage == Stage::Started {
+                    decision.effects.push(start(invocation));
+                }
+                self.post(id, decision);
+            }
+            Lane::Serial => {
+                let why = format!("the node could not write its journal: {why}");
+                self.ended(id, Outcome::refused("journal_unavailable", why), decision);
+            }
+        }
+    }
+
+    fn ended(&mut self, id: ExecutionId, outcome: Outcome, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        self.running.remove(&id);
+        self.waiting.retain(|waiting| *waiting != id);
+        if matches!(invocation.stage, Stage::Ended(_)) {
+            return;
+        }
+        if !invocation.volatile {
+            decision.facts.push(Fact::Ended {
+                execution: id,
+                outcome: outcome.clone(),
+            });
+        }
+        invocation.stage = Stage::Ended(outcome);
+        self.post(id, decision);
+    }
+
+    fn delivered(&mut self, id: ExecutionId, status: Status, delivered: Delivered, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        invocation.posting = false;
+        let unwanted = match delivered {
+            Delivered::Settled | Delivered::Gone => invocation.stage == Stage::Taken && status == Status::Ack,
+            Delivered::Taken | Delivered::Ahead => false,
+        };
+        let mut reported = invocation.reported.max(Reported::once(status));
+        if unwanted {
+            self.ended(id, Outcome::of(Ended::Withdrawn), decision);
+            decision.effects.retain(|effect| effect.execution() != id);
+            reported = Reported::Terminal;
+        }
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        invocation.reported = reported;
+        if !invocation.volatile {
+            decision.facts.push(Fact::Reported {
+                execution: id,
+                reported,
+            });
+        }
+        if reported == Reported::Terminal {
+            decision.effects.push(Effect::Forget {
+                execution: id,
+                attempts: invocation.attempt,
+            });
+            self.invocations.remove(&id);
+        } else {
+            self.post(id, decision);
+        }
+    }
+
+    /// Ends what waited too long, then starts what may start.
+    fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
+        for id in self.waiting.clone() {
+            let Some(invocation) = self.invocations.get_mut(&id) else {
+                continue;
+            };
+            if invocation.request.expires_at <= now {
+                self.ended(id, Outcome::of(Ended::Expired), decision);
+                continue;
+            }
+            let lane = invocation.lane();
+            let lane_free =
+                lane == Lane::ReadOnly || !self.running.values().any(|other| *other == Lane::Serial);
+            if self.running.len() >= self.running_max || !lane_free {
+                continue;
+            }
+            invocation.attempt += 1;
+            invocation.stage = Stage::Started;
+            if !invocation.volatile {
+                decision.facts.push(Fact::Started {
+                    execution: id,
+                    attempt: invocation.attempt,
+                });
+            }
+            decision.effects.push(start(invocation));
+            self.running.insert(id, lane);
+            self.waiting.retain(|waiting| *waiting != id);
+            self.post(id, decision);
+        }
+    }
+
+    /// One callback at a time per invocation: their order is their meaning.
+    fn post(&mut self, id: ExecutionId, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        if invocation.posting {
+            return;
+        }
+        let Some(status) = invocation.owed() else { return };
+        invocation.posting = true;
+        let outcome = match &invocation.stage {
+            Stage::Ended(outcome) if status.is_terminal() => Some(outcome.clone()),
+            Stage::Taken | Stage::Started | Stage::Ended(_) => None,
+        };
+        decision.effects.push(Effect::Post(Errand {
+            request: Arc::clone(&invocation.request),
+            status,
+            attempt: invocation.attempt,
+            outcome,
+        }));
+    }
+}
+
+fn start(invocation: &Invocation) -> Effect {
+    Effect::Start {
+        request: Arc::clone(&invocation.request),
+        attempt: invocation.attempt,
+    }
+}

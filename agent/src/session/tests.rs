@@ -1,0 +1,355 @@
+use super::*;
+use muster_shared::{ids::NodeId, wire::Base64};
+
+use crate::outcome::Output;
+
+const FAR: i64 = 1_000_000;
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn id(n: u8) -> ExecutionId {
+    ExecutionId::mint(at(0), [n; 10])
+}
+
+fn request(n: u8, kind: ActionKind, expires_ms: i64) -> ActionRequest {
+    ActionRequest {
+        event_id: uuid::Uuid::nil().into(),
+        occurred_at: at(0),
+        execution_id: id(n),
+        node_id: NodeId::mint(at(0), [9; 10]),
+        action: "reload".parse().unwrap(),
+        kind,
+        parameters: None,
+        timeout_seconds: 60,
+        callback_url: String::new(),
+        expires_at: at(expires_ms),
+        callback_token: "token".into(),
+        hook_digest: None,
+    }
+}
+
+fn hook(n: u8) -> ActionRequest {
+    request(n, ActionKind::Hook, FAR)
+}
+
+fn builtin(n: u8) -> ActionRequest {
+    request(n, ActionKind::Builtin, FAR)
+}
+
+fn new(request: ActionRequest) -> Input {
+    Input::Requested {
+        request: Box::new(request),
+        recorded: None,
+    }
+}
+
+fn done(n: u8) -> Input {
+    Input::Ended {
+        execution: id(n),
+        outcome: ok(),
+    }
+}
+
+fn ok() -> Outcome {
+    Outcome {
+        ended: Ended::Exited { code: 0 },
+        output: Output::Inline {
+            bytes: Base64(b"x".to_vec()),
+        },
+        remark: None,
+    }
+}
+
+fn told(n: u8, status: Status) -> Input {
+    answered(n, status, Delivered::Taken)
+}
+
+fn answered(n: u8, status: Status, delivered: Delivered) -> Input {
+    Input::Delivered {
+        execution: id(n),
+        status,
+        delivered,
+    }
+}
+
+/// A decision in short: facts, a bar, effects.
+fn short(decision: &Decision) -> String {
+    let number = |execution: ExecutionId| execution.uuid().as_bytes()[15];
+    let fact = |fact: &Fact| match fact {
+        Fact::Taken(request) => format!("taken {}", number(request.execution_id)),
+        Fact::Started { execution, attempt } => format!("started {}.{attempt}", number(*execution)),
+        Fact::Ended { execution, outcome } => format!("ended {} {}", number(*execution), outcome.status()),
+        Fact::Reported { execution, reported } => {
+            format!("reported {} {}", number(*execution), reported.as_str())
+        }
+    };
+    let effect = |effect: &Effect| match effect {
+        Effect::Start { request, attempt } => format!("start {}.{attempt}", number(request.execution_id)),
+        Effect::Post(errand) => format!("post {} {}", number(errand.request.execution_id), errand.status),
+        Effect::Forget { execution, .. } => format!("forget {}", number(*execution)),
+    };
+    let facts: Vec<_> = decision.facts.iter().map(fact).collect();
+    let effects: Vec<_> = decision.effects.iter().map(effect).collect();
+    format!("{} | {}", facts.join(", "), effects.join(", "))
+}
+
+struct Tried(Session);
+
+impl Tried {
+    fn new() -> Self {
+        Self(Session::new(4, 3))
+    }
+
+    fn expect(&mut self, input: Input, expected: &str) {
+        self.expect_at(input, 0, expected);
+    }
+
+    fn expect_at(&mut self, input: Input, ms: i64, expected: &str) {
+        let label = format!("{input:?}");
+        assert_eq!(short(&self.0.handle(input, at(ms))), expected, "{label}");
+    }
+
+    fn recovered(rows: Vec<(Recorded, Option<Past>)>, expected: &str) -> Self {
+        let mut tried = Self::new();
+        assert_eq!(short(&tried.0.recover(rows, at(0))), expected);
+        tried
+    }
+}
+
+fn row(request: ActionRequest, attempt: u32, stage: Stage, reported: Reported) -> Recorded {
+    Recorded {
+        request,
+        attempt,
+        stage,
+        reported,
+    }
+}
+
+#[test]
+fn a_request_is_recorded_before_it_is_acknowledged_and_started_in_that_order() {
+    let mut tried = Tried::new();
+    tried.expect(new(hook(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
+    tried.expect(told(1, Status::Started), "reported 1 started | ");
+    tried.expect(done(1), "ended 1 succeeded | post 1 succeeded");
+    tried.expect(told(1, Status::Succeeded), "reported 1 terminal | forget 1");
+    assert!(!tried.0.knows(id(1)));
+}
+
+#[test]
+fn an_end_before_the_acknowledgement_waits_for_its_turn() {
+    let mut tried = Tried::new();
+    tried.expect(new(builtin(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(done(1), "ended 1 succeeded | ");
+    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
+    tried.expect(told(1, Status::Started), "reported 1 started | post 1 succeeded");
+}
+
+#[test]
+fn a_repeated_request_is_never_run_again() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    // While the acknowledgement is on its way there is nothing to add.
+    tried.expect(new(hook(1)), " | ");
+    let _ = tried.0.handle(told(1, Status::Ack), at(0));
+    let _ = tried.0.handle(told(1, Status::Started), at(0));
+    // Control has lost it: everything is told again, and nothing is run.
+    tried.expect(new(hook(1)), "reported 1 nothing | post 1 ack");
+    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
+    tried.expect(done(1), "ended 1 succeeded | ");
+}
+
+#[test]
+fn a_request_that_was_settled_long_ago_is_answered_from_the_journal() {
+    let mut tried = Tried::new();
+    let recorded = Some(Box::new(row(hook(1), 1, Stage::Ended(ok()), Reported::Terminal)));
+    tried.expect(
+        Input::Requested {
+            request: Box::new(hook(1)),
+            recorded,
+        },
+        "reported 1 nothing | post 1 ack",
+    );
+    tried.expect(
+        answered(1, Status::Ack, Delivered::Settled),
+        "reported 1 ack | post 1 started",
+    );
+    tried.expect(
+        answered(1, Status::Started, Delivered::Settled),
+        "reported 1 started | post 1 succeeded",
+    );
+    tried.expect(
+        answered(1, Status::Succeeded, Delivered::Settled),
+        "reported 1 terminal | forget 1",
+    );
+}
+
+#[test]
+fn hooks_run_one_at_a_time_in_the_order_of_arrival_and_builtins_beside_them() {
+    let mut tried = Tried::new();
+    tried.expect(new(hook(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(new(hook(2)), "taken 2 | post 2 ack");
+    tried.expect(new(hook(3)), "taken 3 | post 3 ack");
+    tried.expect(new(builtin(4)), "taken 4, started 4.1 | start 4.1, post 4 ack");
+    tried.expect(told(2, Status::Ack), "reported 2 ack | ");
+    tried.expect(
+        done(1),
+        "ended 1 succeeded, started 2.1 | start 2.1, post 2 started",
+    );
+    tried.expect(done(2), "ended 2 succeeded, started 3.1 | start 3.1");
+}
+
+#[test]
+fn builtins_are_bounded_too() {
+    let mut tried = Tried(Session::new(2, 8));
+    let _ = tried.0.handle(new(builtin(1)), at(0));
+    let _ = tried.0.handle(new(builtin(2)), at(0));
+    tried.expect(new(builtin(3)), "taken 3 | post 3 ack");
+    tried.expect(done(2), "ended 2 succeeded, started 3.1 | start 3.1");
+}
+
+#[test]
+fn past_the_queue_a_request_is_refused_through_the_legal_statuses() {
+    let mut tried = Tried::new();
+    for n in 1..=4 {
+        let _ = tried.0.handle(new(hook(n)), at(0));
+    }
+    tried.expect(new(hook(5)), "taken 5, ended 5 failed | post 5 ack");
+    tried.expect(told(5, Status::Ack), "reported 5 ack | post 5 started");
+    tried.expect(told(5, Status::Started), "reported 5 started | post 5 failed");
+    // Those in front are not disturbed.
+    tried.expect(done(1), "ended 1 succeeded, started 2.1 | start 2.1");
+}
+
+#[test]
+fn what_waits_too_long_times_out_and_is_never_started() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(new(request(2, ActionKind::Hook, 100)), at(0));
+    let _ = tried.0.handle(told(2, Status::Ack), at(1));
+    assert_eq!(tried.0.next_wake(), Some(at(100)));
+    tried.expect_at(Input::Woken, 99, " | ");
+    tried.expect_at(Input::Woken, 100, "ended 2 timeout | post 2 timeout");
+    tried.expect_at(done(1), 101, "ended 1 succeeded | ");
+    assert_eq!(tried.0.next_wake(), None);
+}
+
+#[test]
+fn one_that_arrives_expired_is_not_started() {
+    let mut tried = Tried::new();
+    tried.expect_at(
+        new(request(1, ActionKind::Hook, 5)),
+        5,
+        "taken 1, ended 1 timeout | post 1 ack",
+    );
+    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 timeout");
+}
+
+#[test]
+fn what_control_has_settled_meanwhile_is_not_started() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(new(hook(2)), at(0));
+    tried.expect(
+        answered(2, Status::Ack, Delivered::Settled),
+        "ended 2 cancelled, reported 2 terminal | forget 2",
+    );
+    tried.expect(done(1), "ended 1 succeeded | ");
+}
+
+#[test]
+fn a_running_hook_whose_execution_is_gone_is_reported_to_its_end() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    tried.expect(
+        answered(1, Status::Ack, Delivered::Gone),
+        "reported 1 ack | post 1 started",
+    );
+    assert_eq!(tried.0.running(), 1);
+}
+
+#[test]
+fn without_a_journal_hooks_are_refused_and_builtins_run() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let why = || "disk full".to_owned();
+    tried.expect(
+        Input::Untaken {
+            execution: id(1),
+            why: why(),
+        },
+        " | post 1 ack",
+    );
+    let _ = tried.0.handle(new(builtin(2)), at(0));
+    tried.expect(
+        Input::Untaken {
+            execution: id(2),
+            why: why(),
+        },
+        " | start 2.1, post 2 ack",
+    );
+    tried.expect(told(2, Status::Ack), " | post 2 started");
+    tried.expect(done(2), " | ");
+}
+
+#[test]
+fn a_restart_goes_on_where_it_stopped() {
+    let mut tried = Tried::recovered(
+        vec![
+            (row(hook(1), 1, Stage::Ended(ok()), Reported::Started), None),
+            (
+                row(hook(2), 1, Stage::Started, Reported::Ack),
+                Some(Past::Running),
+            ),
+            (row(hook(3), 0, Stage::Taken, Reported::Nothing), None),
+        ],
+        " | post 1 succeeded, post 2 started, post 3 ack",
+    );
+    tried.expect(new(hook(2)), " | ");
+    tried.expect(done(2), "ended 2 succeeded, started 3.1 | start 3.1");
+}
+
+#[test]
+fn after_a_restart_what_never_ran_gets_another_attempt_and_what_ended_does_not() {
+    let lost = Outcome::of(Ended::Lost {
+        why: "node rebooted".into(),
+    });
+    Tried::recovered(
+        vec![
+            (
+                row(hook(1), 1, Stage::Started, Reported::Started),
+                Some(Past::Ended(lost)),
+            ),
+            (
+                row(hook(2), 1, Stage::Started, Reported::Ack),
+                Some(Past::NeverRan),
+            ),
+            (
+                row(
+                    request(3, ActionKind::Hook, -1),
+                    1,
+                    Stage::Started,
+                    Reported::Started,
+                ),
+                Some(Past::NeverRan),
+            ),
+        ],
+        "ended 1 failed, started 2.2, ended 3 timeout | start 2.2, post 2 started, post 3 timeout, post 1 failed",
+    );
+}
+
+#[test]
+fn a_second_ending_changes_nothing() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(done(1), at(0));
+    tried.expect(
+        Input::Ended {
+            execution: id(1),
+            outcome: Outcome::of(Ended::Expired),
+        },
+        " | ",
+    );
+}
