@@ -1,17 +1,79 @@
 //! `musterd`, the daemon on every node.
+//!
+//! This file is the table of contents: arguments, then one of three commands, then an exit code.
 
 mod args;
 mod backoff;
+mod builtins;
 mod clock;
 mod config;
+mod control;
+mod declare;
 mod durable;
+mod enroll;
+mod eventloop;
 mod exit;
+mod heartbeat;
+mod hooks;
 mod identity;
+mod journal;
 mod logging;
 mod outcome;
 mod parameters;
 mod procfs;
+mod readiness;
+mod report;
 mod run_dir;
+mod runner;
 mod session;
+mod stream;
+mod supervise;
 
-fn main() {}
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser as _;
+
+use args::{Args, Command};
+use exit::Exit;
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Enroll(args) => enroll(&args),
+        Command::Run(args) => run(args),
+        Command::Supervise(args) => supervise::main(&args.run_dir),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => exit.explain_and_code(),
+    }
+}
+
+fn enroll(args: &args::EnrollArgs) -> Result<(), Exit> {
+    logging::install();
+    runtime()?.block_on(enroll::enroll(args))
+}
+
+fn run(args: args::RunArgs) -> Result<(), Exit> {
+    logging::install();
+    let config = config::Config::load(args)?;
+    let lock = identity::StateLock::take(&config.state_dir)?;
+    let identity = identity::Identity::load(&config.state_dir)?;
+    let journal = journal::Journal::open(&config.state_dir, identity.node_id)?;
+    let runtime = runtime()?;
+    let stopped = runtime.block_on(eventloop::run(config, identity, journal));
+    // A builtin that hangs on a dead disk must not hold up the stop; supervisors live on by themselves.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    drop(lock);
+    stopped
+}
+
+/// One thread for everything that waits; blocking work gets a few more, which leave when idle.
+fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(16)
+        .thread_keep_alive(Duration::from_secs(5))
+        .thread_stack_size(512 * 1024)
+        .build()
+        .map_err(|err| Exit::Failure(format!("the asynchronous runtime could not be started: {err}")))
+}

@@ -1,0 +1,231 @@
+//! Enrolment: a bootstrap token becomes an identity, once.
+//!
+//! The id of the enrolment is on disk before control is asked. When the answer is lost, the same question gets the
+//! same node again, and the token is not used up twice.
+
+pub(crate) mod machine;
+
+use std::{fs, io, path::Path};
+
+use muster_shared::{
+    ids::NodeId,
+    labels::{self, Labels},
+    wire::{EnrollRequest, EnrollResponse},
+};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::{
+    args::{EnrollArgs, Output},
+    control::{self, CallError},
+    durable,
+    exit::{self, Exit},
+    identity::{self, IdentityFile, Secret, StateLock},
+    logging::{say_on_stderr, say_on_stdout},
+};
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Enrolled<'a> {
+    node_id: NodeId,
+    name: &'a str,
+    domain_id: String,
+    project_id: String,
+    server: &'a str,
+    state_dir: String,
+    notices: &'a [String],
+}
+
+pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
+    let server = control::parse_server(&args.server).map_err(Exit::BadConfig)?;
+    let token = Secret::new(read_named(&args.token_file, "token")?.trim().to_owned());
+    if token.expose().is_empty() {
+        return Err(Exit::BadConfig(format!(
+            "the token file {} is empty",
+            args.token_file.display()
+        )));
+    }
+    let ca_pem = read_named(&args.ca_file, "CA")?;
+    let http = control::control_client(&server, ca_pem.as_bytes())
+        .map_err(|why| Exit::BadConfig(format!("{}: {why}", args.ca_file.display())))?;
+    let _lock = StateLock::take(&args.state_dir)?;
+    refuse_if_enrolled(&args.state_dir)?;
+    let ask = question(&args.state_dir)?;
+    let answer = control::enroll(&http, &server, &token, &ask)
+        .await
+        .map_err(|err| explain(&err))?;
+    let server = server.as_str().trim_end_matches('/');
+    keep(&args.state_dir, server, &answer).map_err(|err| {
+        Exit::Failure(format!(
+            "the identity could not be written to {}: {err}; make room and run the same command again",
+            args.state_dir.display()
+        ))
+    })?;
+    tell(args, server, &answer);
+    Ok(())
+}
+
+fn read_named(path: &Path, what: &str) -> Result<String, Exit> {
+    fs::read_to_string(path).map_err(|err| {
+        Exit::BadConfig(format!(
+            "the {what} file {} cannot be read: {err}",
+            path.display()
+        ))
+    })
+}
+
+fn refuse_if_enrolled(state_dir: &Path) -> Result<(), Exit> {
+    let path = identity::identity_path(state_dir);
+    if !path.exists() {
+        return Ok(());
+    }
+    let who = fs::read(&path)
+        .ok()
+        .and_then(|raw| serde_json::from_slice::<IdentityFile>(&raw).ok());
+    let who = who.map(|file| format!(" as node {} ({}) of {}", file.node_id, file.name, file.server));
+    Err(Exit::Enrolment(format!(
+        "this machine is enrolled already{}: to enrol it anew, use another state directory or move {} away",
+        who.unwrap_or_default(),
+        state_dir.display()
+    )))
+}
+
+fn question(state_dir: &Path) -> Result<EnrollRequest, Exit> {
+    let failed = |err: io::Error| {
+        Exit::Failure(format!(
+            "the state directory {} cannot be used: {err}",
+            state_dir.display()
+        ))
+    };
+    let machine_id = match machine::machine_id() {
+        Some(id) => id,
+        None => kept_uuid(&state_dir.join("machine_id"))
+            .map_err(failed)?
+            .simple()
+            .to_string(),
+    };
+    Ok(EnrollRequest {
+        enrollment_id: kept_uuid(&state_dir.join("enrollment_id")).map_err(failed)?,
+        hostname: machine::hostname(),
+        machine_id,
+        labels: proposed_labels(),
+    })
+}
+
+/// The id in this file, which is made when there is none.
+fn kept_uuid(path: &Path) -> io::Result<Uuid> {
+    match fs::read_to_string(path) {
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|_| io::Error::other(format!("{} is damaged", path.display()))),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            let mut chance = [0; 16];
+            getrandom::fill(&mut chance).map_err(|err| io::Error::other(err.to_string()))?;
+            let id = uuid::Builder::from_random_bytes(chance).into_uuid();
+            durable::write(path, id.to_string().as_bytes())?;
+            Ok(id)
+        }
+        Err(err) => Err(err),
+    }
+}
+
+/// A label that control would refuse is left out: it is no reason not to enrol.
+fn proposed_labels() -> Labels {
+    let proposed = [
+        ("os", machine::os_release("ID")),
+        ("arch", Some(std::env::consts::ARCH.to_owned())),
+        ("hostname", Some(machine::hostname())),
+    ];
+    let sound = proposed
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    sound
+        .filter(|(key, value)| labels::check(key, value).is_ok())
+        .collect()
+}
+
+fn explain(err: &CallError) -> Exit {
+    let hint = match err.code() {
+        Some("bootstrap_token_used") => ": issue a new token, or one with more uses",
+        Some("bootstrap_token_expired") => ": issue a new token",
+        Some("bootstrap_token_invalid") => ": is it the token of this control service?",
+        Some(_) | None => "",
+    };
+    let text = format!("this machine was not enrolled: {}{hint}", exit::chain(err));
+    match err {
+        CallError::Unreachable(_) => Exit::Unreachable(text),
+        CallError::Refused { .. } | CallError::Senseless(_) => Exit::Refused(text),
+    }
+}
+
+/// `identity.json` comes last: it is the file that says that this machine is enrolled.
+fn keep(state_dir: &Path, server: &str, answer: &EnrollResponse) -> io::Result<()> {
+    let file = IdentityFile {
+        node_id: answer.node_id,
+        name: answer.name.clone(),
+        domain_id: answer.domain_id,
+        project_id: answer.project_id,
+        server: server.to_owned(),
+        signing_keys: answer.signing_keys.clone(),
+    };
+    durable::write(&identity::ca_path(state_dir), answer.ca_pem.as_bytes())?;
+    durable::write(&identity::nsk_path(state_dir), answer.nsk.as_bytes())?;
+    durable::write(
+        &identity::identity_path(state_dir),
+        &serde_json::to_vec_pretty(&file)?,
+    )?;
+    match fs::remove_file(state_dir.join("enrollment_id")) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse) {
+    answer
+        .notices
+        .iter()
+        .for_each(|notice| say_on_stderr(&format!("notice: {notice}")));
+    let state_dir = args.state_dir.display().to_string();
+    match args.output {
+        Output::Text => {
+            say_on_stdout(&format!(
+                "Enrolled as node {} ({}) of {server}.",
+                answer.node_id, answer.name
+            ));
+            say_on_stdout(&format!("Start it with: musterd run --state-dir {state_dir}"));
+        }
+        Output::Json => {
+            let enrolled = Enrolled {
+                node_id: answer.node_id,
+                name: &answer.name,
+                domain_id: answer.domain_id.to_string(),
+                project_id: answer.project_id.to_string(),
+                server,
+                state_dir,
+                notices: &answer.notices,
+            };
+            say_on_stdout(&serde_json::to_string(&enrolled).unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_an_enrolment_survives_a_lost_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = question(dir.path()).unwrap().enrollment_id;
+        assert_eq!(question(dir.path()).unwrap().enrollment_id, first);
+    }
+
+    #[test]
+    fn an_enrolled_machine_is_not_enrolled_again() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(refuse_if_enrolled(dir.path()).is_ok());
+        fs::write(identity::identity_path(dir.path()), "{}").unwrap();
+        assert!(matches!(refuse_if_enrolled(dir.path()), Err(Exit::Enrolment(_))));
+    }
+}

@@ -1,0 +1,452 @@
+//! The daemon: one loop that hears everything, asks the session what to do, makes it durable and does it.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use muster_shared::{
+    envelope::Verified,
+    ids::ExecutionId,
+    status::Status,
+    wire::{ActionKind, ActionRequest, BaselineUpdated, DetectedBy},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    clock::Clock,
+    config::Config,
+    control::{self, Control},
+    declare::{self, Declarer, Poke},
+    exit::{self, Exit},
+    heartbeat::{Binary, Heart},
+    hooks,
+    identity::Identity,
+    journal::Journal,
+    outcome::Outcome,
+    report::Reporter,
+    run_dir::{self, Found, RunDir},
+    runner::{self, Runner},
+    session::{Decision, Delivered, Effect, Fact, Input, Past, Recorded, Session, Stage},
+    stream::Listener,
+};
+
+/// How soon a journal that could not be written is tried again.
+const JOURNAL_RETRY: Duration = Duration::from_secs(2);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// The clock may be stepped while the loop sleeps, so it never sleeps longer.
+const SLEEP_MAX: Duration = Duration::from_secs(30);
+
+/// Everything that the loop hears of.
+pub(crate) enum Event {
+    Connected,
+    Requested(Box<Verified<ActionRequest>>),
+    Approved(Verified<BaselineUpdated>),
+    Ended {
+        execution: ExecutionId,
+        outcome: Outcome,
+    },
+    Delivered {
+        execution: ExecutionId,
+        status: Status,
+        delivered: Delivered,
+    },
+}
+
+struct Daemon {
+    config: Arc<Config>,
+    clock: Clock,
+    journal: Journal,
+    session: Session,
+    runner: Arc<Runner>,
+    reporter: Arc<Reporter>,
+    pokes: mpsc::Sender<Poke>,
+    /// Runs and deliveries; each ends in the event that it is for.
+    work: JoinSet<Event>,
+    /// Facts that the journal would not take yet, and the effects that must wait for them.
+    backlog: Decision,
+    retry_at: Option<Instant>,
+    prune_at: Instant,
+}
+
+pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) -> Result<(), Exit> {
+    let failed = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let (events, heard) = mpsc::channel(64);
+    let mut tasks = JoinSet::new();
+    let mut daemon = Daemon::assemble(config, identity, journal, events, &mut tasks).await?;
+    daemon.recover().await?;
+    tokio::select! {
+        ended = daemon.work_on(heard) => ended,
+        // Everything that lives on its own has to live on; one that ended would be missed without a word.
+        Some(task) = tasks.join_next() => Err(Exit::Failure(format!("a part of the daemon ended: {task:?}"))),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    }?;
+    // Nothing is lost by stopping here: what is owed is in the journal, and supervisors outlive their daemon.
+    log::info!(running = daemon.session.running(); "Stopping");
+    Ok(())
+}
+
+impl Daemon {
+    async fn assemble(
+        config: Config,
+        identity: Identity,
+        journal: Journal,
+        events: mpsc::Sender<Event>,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Self, Exit> {
+        let broken = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
+        let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
+        let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
+        let control = Control::new(http, server, identity.node_id, identity.nsk);
+        let (config, clock) = (Arc::new(config), Clock::default());
+        let boot_id = run_dir::boot_id().map_err(broken)?;
+        let binary = spawn_blocking(Binary::of_this_process)
+            .await
+            .map_err(|err| broken(err.into()))?
+            .map_err(broken)?;
+        let first = declare::scan(&config, &journal, &clock, DetectedBy::StartupScan)
+            .await
+            .map_err(|err| Exit::Journal(exit::chain(&err)))?;
+        let (pokes, poked) = mpsc::channel(16);
+        let (catalog, catalog_seen) = watch::channel(Arc::new(first));
+        let (measured, clock_measured) = oneshot::channel();
+        log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
+            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits; "musterd is up");
+
+        let heart = Heart {
+            control: control.clone(),
+            clock: clock.clone(),
+            binary,
+            interval: config.limits.heartbeat,
+            pokes: pokes.clone(),
+        };
+        tasks.spawn(heart.beat(measured));
+        let listener = Listener {
+            control: control.clone(),
+            keys: identity.keys,
+            node: identity.node_id,
+            clock: clock.clone(),
+            limits: config.limits.clone(),
+            events,
+        };
+        tasks.spawn(listener.listen(clock_measured));
+        let declarer = Declarer {
+            config: Arc::clone(&config),
+            control: control.clone(),
+            journal: journal.clone(),
+            clock: clock.clone(),
+            binary,
+            catalog,
+        };
+        tasks.spawn(declarer.speak(poked));
+        tasks.spawn(hooks::watch::watch(config.hooks_dir.clone(), pokes.clone()));
+
+        let reporter = Reporter::new(
+            control,
+            config.state_dir.clone(),
+            config.limits.backoff_max,
+            identity.ca_pem,
+            config.output_ca_file.clone(),
+        );
+        let runner = Runner {
+            config: Arc::clone(&config),
+            node: identity.node_id,
+            boot_id,
+            clock: clock.clone(),
+            journal: journal.clone(),
+            catalog: catalog_seen,
+            pokes: pokes.clone(),
+        };
+        Ok(Self {
+            session: Session::new(config.limits.running_max, config.limits.queue_max),
+            config,
+            clock,
+            journal,
+            runner: Arc::new(runner),
+            reporter: Arc::new(reporter),
+            pokes,
+            work: JoinSet::new(),
+            backlog: Decision::default(),
+            retry_at: None,
+            prune_at: Instant::now(),
+        })
+    }
+
+    /// Takes up every invocation that is not settled, and finds its running hook again if it has one.
+    async fn recover(&mut self) -> Result<(), Exit> {
+        let unreadable = |err| Exit::Journal(exit::chain(&err));
+        let rows = self
+            .journal
+            .ask(super::journal::Store::owed)
+            .await
+            .map_err(unreadable)?;
+        let mut kept = BTreeSet::new();
+        let mut recovered = Vec::new();
+        for row in rows {
+            kept.insert(row.request.execution_id.to_string());
+            let past = self.past_of(&row).await;
+            recovered.push((row, past));
+        }
+        self.sweep_runs(kept).await;
+        if !recovered.is_empty() {
+            log::info!(count = recovered.len(); "Took up what was not settled before the restart");
+        }
+        let decision = self.session.recover(recovered, self.clock.now());
+        self.perform(decision).await;
+        Ok(())
+    }
+
+    async fn past_of(&mut self, row: &Recorded) -> Option<Past> {
+        if row.stage != Stage::Started {
+            return None;
+        }
+        let (execution, attempt) = (row.request.execution_id, row.attempt);
+        match row.request.kind {
+            // A builtin died with the daemon that ran it. It only looked, so it may look again.
+            ActionKind::Builtin => return Some(Past::NeverRan),
+            ActionKind::Hook => {}
+        }
+        let run = RunDir::of(&self.config.state_dir, execution, attempt);
+        let found = run.examine(&self.runner.boot_id);
+        let (action, found) = (row.request.action.clone(), found);
+        match found {
+            Ok(Found::Running(supervisor)) => {
+                log::info!(execution_id:% = execution, action:% = action; "Found a running hook again");
+                let runner = Arc::clone(&self.runner);
+                self.work.spawn(async move {
+                    let outcome = runner.adopt(execution, attempt, supervisor).await;
+                    Event::Ended { execution, outcome }
+                });
+                Some(Past::Running)
+            }
+            Ok(Found::NeverRan) => Some(Past::NeverRan),
+            other => {
+                let outcome = runner::outcome_of(other);
+                log::info!(execution_id:% = execution, action:% = action, status:% = outcome.status();
+                    "A hook ended while the daemon was away");
+                Some(Past::Ended(outcome))
+            }
+        }
+    }
+
+    /// Removes run directories that belong to nothing any more, as a stop between two steps can leave them.
+    async fn sweep_runs(&self, kept: BTreeSet<String>) {
+        let dir = run_dir::runs_dir(&self.config.state_dir);
+        let swept = spawn_blocking(move || run_dir::sweep(&dir, &kept)).await;
+        if let Ok(Err(err)) = swept {
+            log::warn!(error:% = err; "Old run directories could not be removed");
+        }
+    }
+
+    async fn work_on(&mut self, mut heard: mpsc::Receiver<Event>) -> Result<(), Exit> {
+        loop {
+            let wake_at = self.wake_at();
+            tokio::select! {
+                event = heard.recv() => match event {
+                    Some(event) => self.hear(event).await,
+                    None => return Err(Exit::Failure("the event stream's task ended".to_owned())),
+                },
+                Some(done) = self.work.join_next() => match done {
+                    Ok(event) => self.hear(event).await,
+                    Err(err) => return Err(Exit::Failure(format!("a run or a delivery broke: {err}"))),
+                },
+                () = sleep_until(wake_at) => self.wake().await,
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let queue = self
+            .session
+            .next_wake()
+            .map(|at| Instant::now() + self.clock.now().until(at));
+        let latest = (Instant::now() + SLEEP_MAX).min(self.prune_at);
+        [queue, self.retry_at]
+            .into_iter()
+            .flatten()
+            .fold(latest, Instant::min)
+    }
+
+    async fn wake(&mut self) {
+        if self.prune_at <= Instant::now() {
+            self.prune_at = Instant::now() + PRUNE_INTERVAL;
+            let before = self.clock.now().minus(self.config.limits.journal_keep);
+            match self.journal.prune(before).await {
+                Ok(0) => {}
+                Ok(count) => log::info!(count; "Forgot invocations that were settled long ago"),
+                Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
+            }
+        }
+        let decision = self.session.handle(Input::Woken, self.clock.now());
+        self.perform(decision).await;
+    }
+
+    async fn hear(&mut self, event: Event) {
+        let input = match event {
+            Event::Connected => {
+                self.reporter.nudge();
+                // When the channel is full, somebody else's poke is on its way.
+                let _ = self.pokes.try_send(Poke::Declare);
+                return;
+            }
+            Event::Approved(approval) => return self.approve(approval.into_inner()).await,
+            Event::Requested(request) => match self.look_up(Box::new(request.into_inner())).await {
+                Some(input) => input,
+                None => return,
+            },
+            Event::Ended { execution, outcome } => {
+                log::info!(execution_id:% = execution, node_id:% = self.runner.node, status:% = outcome.status(),
+                    error = outcome.callback(None).error.unwrap_or_default(); "An action ended");
+                Input::Ended { execution, outcome }
+            }
+            Event::Delivered {
+                execution,
+                status,
+                delivered,
+            } => Input::Delivered {
+                execution,
+                status,
+                delivered,
+            },
+        };
+        let decision = self.session.handle(input, self.clock.now());
+        self.perform(decision).await;
+    }
+
+    /// The journal is asked before anything is taken: what was settled long ago is known only there.
+    async fn look_up(&self, request: Box<ActionRequest>) -> Option<Input> {
+        let execution = request.execution_id;
+        if self.session.knows(execution) {
+            return Some(Input::Requested {
+                request,
+                recorded: None,
+            });
+        }
+        match self.journal.ask(move |store| store.find(execution)).await {
+            Ok(recorded) => Some(Input::Requested {
+                request,
+                recorded: recorded.map(Box::new),
+            }),
+            Err(err) => {
+                // It may have run before, so it must not run now. Control sends it again.
+                log::error!(execution_id:% = execution, error:% = exit::chain(&err);
+                    "A request was put aside, because the journal could not be asked about it");
+                None
+            }
+        }
+    }
+
+    async fn approve(&self, approval: BaselineUpdated) {
+        let BaselineUpdated {
+            hook,
+            digest,
+            approved_at,
+            ..
+        } = approval;
+        let name = hook.clone();
+        match self
+            .journal
+            .ask(move |store| store.approve(&hook, digest, approved_at))
+            .await
+        {
+            Ok(true) => log::info!(hook:% = name, digest:% = digest; "An operator approved a hook"),
+            Ok(false) => log::debug!(hook:% = name; "An approval that is known already"),
+            Err(err) => {
+                log::error!(hook:% = name, error:% = exit::chain(&err); "An approval could not be recorded")
+            }
+        }
+        let _ = self.pokes.try_send(Poke::Rescan);
+    }
+
+    /// Facts first. While the journal takes none, effects that depend on them wait.
+    async fn perform(&mut self, decision: Decision) {
+        self.backlog.facts.extend(decision.facts);
+        self.backlog.effects.extend(decision.effects);
+        if !self.backlog.facts.is_empty() {
+            let (facts, now) = (self.backlog.facts.clone(), self.clock.now());
+            if let Err(err) = self.journal.ask(move |store| store.record(&facts, now)).await {
+                let why = exit::chain(&err);
+                log::error!(error = why, facts = self.backlog.facts.len(); "The journal could not be written");
+                self.retry_at = Some(Instant::now() + JOURNAL_RETRY);
+                self.do_without_journal(&why);
+                return;
+            }
+        }
+        self.retry_at = None;
+        let backlog = std::mem::take(&mut self.backlog);
+        backlog.effects.into_iter().for_each(|effect| self.start(effect));
+    }
+
+    /// What was about to be taken is answered from memory; everything else keeps waiting for the journal.
+    fn do_without_journal(&mut self, why: &str) {
+        let taken = |fact: &Fact| match fact {
+            Fact::Taken(request) => Some(request.execution_id),
+            Fact::Started { .. } | Fact::Ended { .. } | Fact::Reported { .. } => None,
+        };
+        let untaken: Vec<ExecutionId> = self.backlog.facts.iter().filter_map(taken).collect();
+        self.backlog
+            .facts
+            .retain(|fact| !untaken.contains(&fact.execution()));
+        self.backlog
+            .effects
+            .retain(|effect| !untaken.contains(&effect.execution()));
+        for execution in untaken {
+            let input = Input::Untaken {
+                execution,
+                why: why.to_owned(),
+            };
+            let decision = self.session.handle(input, self.clock.now());
+            let (now, later): (Vec<_>, Vec<_>) = decision
+                .effects
+                .into_iter()
+                .partition(|effect| effect.execution() == execution);
+            self.backlog.facts.extend(decision.facts);
+            self.backlog.effects.extend(later);
+            now.into_iter().for_each(|effect| self.start(effect));
+        }
+    }
+
+    fn start(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start { request, attempt } => {
+                let execution = request.execution_id;
+                log::info!(execution_id:% = execution, action:% = request.action, node_id:% = request.node_id, attempt;
+                    "Starting an action");
+                let runner = Arc::clone(&self.runner);
+                self.work.spawn(async move {
+                    let outcome = runner.run(&request, attempt).await;
+                    Event::Ended { execution, outcome }
+                });
+            }
+            Effect::Post(errand) => {
+                let reporter = Arc::clone(&self.reporter);
+                let (execution, status) = (errand.request.execution_id, errand.status);
+                let delivery = async move { reporter.deliver(&errand).await };
+                self.work.spawn(delivery.map(move |delivered| Event::Delivered {
+                    execution,
+                    status,
+                    delivered,
+                }));
+            }
+            Effect::Forget { execution, attempts } => {
+                let state_dir = self.config.state_dir.clone();
+                drop(spawn_blocking(move || forget(&state_dir, execution, attempts)));
+            }
+        }
+    }
+}
+
+fn forget(state_dir: &std::path::Path, execution: ExecutionId, attempts: u32) {
+    for attempt in 1..=attempts {
+        if let Err(err) = RunDir::of(state_dir, execution, attempt).remove() {
+            // The next start sweeps it away.
+            log::warn!(execution_id:% = execution, error:% = err; "A run directory could not be removed");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The admin's hooks: finding them, deciding whether to trust them, and holding on to the bytes that were hashed.
+//!
+//! A path names different bytes at different times, so a hook is opened once, copied into sealed memory, hashed there,
+//! and executed from there. Editing, replacing or removing the file afterwards changes nothing for that run.
+
+pub(crate) mod catalog;
+pub(crate) mod watch;
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use muster_shared::ids::{ActionName, Digest, Digester};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
+
+/// A hook's bytes at one moment.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pub(crate) sealed: OwnedFd,
+    pub(crate) digest: Digest,
+}
+
+/// Why a file is no hook. Each text names the file and what would make it one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoHook {
+    #[error("the hooks directory {path} cannot be opened: {err}")]
+    NoDirectory { path: PathBuf, err: io::Error },
+    #[error("{path} is a symbolic link: put the file itself into the hooks directory")]
+    Symlink { path: PathBuf },
+    #[error("{path} is not there")]
+    Missing { path: PathBuf },
+    #[error("{path} is not a regular file")]
+    NotRegular { path: PathBuf },
+    #[error(
+        "{path} belongs to user {owner}: it must belong to root or to the user of the daemon (chown root)"
+    )]
+    Owner { path: PathBuf, owner: u32 },
+    #[error("{path} can be written by others (mode {mode:o}): take that right away (chmod go-w)")]
+    Writable { path: PathBuf, mode: u32 },
+    #[error("{path} is not executable (mode {mode:o}): make it so (chmod +x)")]
+    NotExecutable { path: PathBuf, mode: u32 },
+    #[error("{path} is longer than the {bytes_max} bytes that hook_bytes_max allows")]
+    TooLong { path: PathBuf, bytes_max: u64 },
+    #[error("{path} cannot be read: {err}")]
+    Unreadable { path: PathBuf, err: io::Error },
+}
+
+#[derive(Debug)]
+pub(crate) struct HookDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl HookDir {
+    /// Opens the directory itself, so that nobody can put another one in its place while it is read.
+    pub(crate) fn open(path: &Path) -> Result<Self, NoHook> {
+        let owned = path.to_owned();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(_) if path.is_symlink() => return Err(NoHook::Symlink { path: owned }),
+            Err(err) => {
+                return Err(NoHook::NoDirectory {
+                    path: owned,
+                    err: err.into(),
+                });
+            }
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|err| NoHook::NoDirectory {
+            path: owned.clone(),
+            err: err.into(),
+        })?;
+        check_owner_and_mode(&stat, &owned)?;
+        Ok(Self { fd, path: owned })
+    }
+
+    /// The names in it that could be hooks. Manifests, hidden files and editors' backups are none.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let ignored = name.starts_with('.')
+                || name.ends_with('~')
+                || Path::new(&name)
+                    .extension()
+                    .is_some_and(|extension| extension == "toml");
+            if !ignored {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Opens, checks, copies and hashes one hook.
+    pub(crate) fn pin(&self, name: &ActionName, bytes_max: u64) -> Result<Pinned, NoHook> {
+        let path = self.path.join(name.as_str());
+        // Not blocking: a pipe by that name must not hold the daemon before it is seen to be one.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let source = match rustix::fs::openat(&self.fd, name.as_str(), flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(rustix::io::Errno::LOOP) => return Err(NoHook::Symlink { path }),
+            Err(rustix::io::Errno::NOENT) => return Err(NoHook::Missing { path }),
+            Err(rustix::io::Errno::NXIO) => return Err(NoHook::NotRegular { path }),
+            Err(err) => {
+                return Err(NoHook::Unreadable {
+                    path,
+                    err: err.into(),
+                });
+            }
+        };
+        let unreadable = |err: io::Error| NoHook::Unreadable {
+            path: path.clone(),
+            err,
+        };
+        // Judged by the descriptor that is read, not by the path.
+        let stat = rustix::fs::fstat(&source).map_err(|err| unreadable(err.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(NoHook::NotRegular { path });
+        }
+        check_owner_and_mode(&stat, &path)?;
+        if stat.st_mode & 0o111 == 0 {
+            return Err(NoHook::NotExecutable {
+                path,
+                mode: stat.st_mode & 0o7777,
+            });
+        }
+        match copy_and_seal(source.take(bytes_max.saturating_add(1))).map_err(unreadable)? {
+            (_, length) if length > bytes_max => Err(NoHook::TooLong { path, bytes_max }),
+            (pinned, _) => Ok(pinned),
+        }
+    }
+}
+
+/// Whoever may change the file decides what runs: that must be nobody but the admin and the daemon itself.
+fn check_owner_and_mode(stat: &Stat, path: &Path) -> Result<(), NoHook> {
+    if stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(NoHook::Owner {
+            path: path.to_owned(),
+            owner: stat.st_uid,
+        });
+    }
+    if stat.st_mode & 0o022 != 0 {
+        return Err(NoHook::Writable {
+            path: path.to_owned(),
+            mode: stat.st_mode & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+/// The digest is taken of the sealed copy, after the last moment at which it could change.
+fn copy_and_seal(mut source: impl io::Read) -> io::Result<(Pinned, u64)> {
+    let mut memory = File::from(sealable_memory()?);
+    let length = io::copy(&mut source, &mut memory)?;
+    memory.flush()?;
+    rustix::fs::fcntl_add_seals(
+        &memory,
+        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+    )?;
+    io::Seek::rewind(&mut memory)?;
+    let mut digester = Digester::default();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match memory.read(&mut buffer)? {
+            0 => break,
+            count => digester.update(&buffer[..count]),
+        }
+    }
+    Ok((
+        Pinned {
+            sealed: memory.into(),
+            digest: digester.finish(),
+        },
+        length,
+    ))
+}
+
+fn sealable_memory() -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create("hook", flags | MemfdFlags::EXEC) {
+        // Kernels before 6.3 do not know the flag, and need none.
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hook", flags),
+        made => made,
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
+    copy_and_seal(bytes).map(|(pinned, _)| pinned.sealed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
+
+    fn dir_with(name: &str, bytes: &[u8], mode: u32) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        dir
+    }
+
+    fn pin(dir: &Path, name: &str) -> Result<Pinned, NoHook> {
+        HookDir::open(dir)?.pin(&name.parse().unwrap(), 1024)
+    }
+
+    #[test]
+    fn a_sound_file_is_pinned_with_its_digest() {
+        let dir = dir_with("hook", b"#!/bin/sh\n", 0o755);
+        assert_eq!(
+            pin(dir.path(), "hook").unwrap().digest,
+            Digest::of(b"#!/bin/sh\n")
+        );
+    }
+
+    #[test]
+    fn what_others_could_change_is_refused_with_the_remedy() {
+        let dir = dir_with("hook", b"x", 0o775);
+        let text = pin(dir.path(), "hook").unwrap_err().to_string();
+        assert!(text.contains("chmod go-w") && text.contains("hook"), "{text}");
+        let dir = dir_with("hook", b"x", 0o757);
+        assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::Writable { .. })));
+        let dir = dir_with("hook", b"x", 0o755);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::Writable { .. })));
+    }
+
+    #[test]
+    fn a_strangers_file_is_refused() {
+        let dir = dir_with("hook", b"x", 0o755);
+        // Only root may give a file away; elsewhere the case cannot be made.
+        if std::os::unix::fs::chown(dir.path().join("hook"), Some(12345), None).is_ok() {
+            assert!(matches!(
+                pin(dir.path(), "hook"),
+                Err(NoHook::Owner { owner: 12345, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_link_is_refused_as_file_and_as_directory() {
+        let dir = dir_with("hook", b"x", 0o755);
+        symlink(dir.path().join("hook"), dir.path().join("link")).unwrap();
+        assert!(matches!(pin(dir.path(), "link"), Err(NoHook::Symlink { .. })));
+        let other = tempfile::tempdir().unwrap();
+        symlink(dir.path(), other.path().join("hooks.d")).unwrap();
+        assert!(matches!(
+            HookDir::open(&other.path().join("hooks.d")),
+            Err(NoHook::Symlink { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused() {
+        let dir = dir_with("plain", b"x", 0o644);
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        assert!(matches!(
+            pin(dir.path(), "plain"),
+            Err(NoHook::NotExecutable { .. })
+        ));
+        assert!(matches!(
+            pin(dir.path(), "folder"),
+            Err(NoHook::NotRegular { .. })
+        ));
+        assert!(matches!(pin(dir.path(), "absent"), Err(NoHook::Missing { .. })));
+        rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("pipe"), Mode::RWXU).unwrap();
+        assert!(matches!(pin(dir.path(), "pipe"), Err(NoHook::NotRegular { .. })));
+    }
+
+    #[test]
+    fn the_size_is_bounded() {
+        let dir = dir_with("hook", &[b'x'; 1024], 0o755);
+        assert!(pin(dir.path(), "hook").is_ok());
+        fs::write(dir.path().join("hook"), [b'x'; 1025]).unwrap();
+        assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::TooLong { .. })));
+    }
+
+    #[test]
+    fn bytes_changed_after_the_pinning_are_not_those_that_run() {
+        let dir = dir_with("hook", b"#!/bin/sh\necho first\n", 0o755);
+        let pinned = pin(dir.path(), "hook").unwrap();
+        fs::write(dir.path().join("hook"), b"#!/bin/sh\necho second\n").unwrap();
+        let memory = File::from(pinned.sealed);
+        assert!((&memory).write_all(b"x").is_err(), "the copy must be sealed");
+        let mut text = String::new();
+        io::Seek::rewind(&mut &memory).unwrap();
+        (&memory).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "#!/bin/sh\necho first\n");
+        assert_eq!(pinned.digest, Digest::of(text.as_bytes()));
+    }
+
+    #[test]
+    fn manifests_and_leftovers_are_not_listed() {
+        let dir = dir_with("hook", b"x", 0o755);
+        for other in ["hook.toml", ".hidden", "hook~"] {
+            fs::write(dir.path().join(other), b"x").unwrap();
+        }
+        assert_eq!(HookDir::open(dir.path()).unwrap().names().unwrap(), ["hook"]);
+    }
+}

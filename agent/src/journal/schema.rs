@@ -1,0 +1,126 @@
+//! Opening the database, its tables, and the refusal of one that is not ours.
+
+use std::path::Path;
+
+use muster_shared::ids::NodeId;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::Store;
+use crate::exit::Exit;
+
+const SCHEMA_VERSION: &str = "1";
+
+const TABLES: &str = "
+CREATE TABLE IF NOT EXISTS meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT;
+
+-- stage: how far the node is. reported: how far control is known to know, as the status it has taken.
+CREATE TABLE IF NOT EXISTS invocation (
+    execution_id TEXT PRIMARY KEY,
+    request      TEXT NOT NULL,
+    attempt      INTEGER NOT NULL,
+    stage        TEXT NOT NULL CHECK (stage IN ('taken', 'started', 'ended')),
+    outcome      TEXT CHECK ((stage = 'ended') = (outcome IS NOT NULL)),
+    reported     TEXT NOT NULL CHECK (reported IN ('nothing', 'ack', 'started', 'terminal')),
+    taken_order  INTEGER NOT NULL,
+    taken_ms     INTEGER NOT NULL,
+    expires_ms   INTEGER NOT NULL,
+    reported_ms  INTEGER
+) STRICT;
+CREATE INDEX IF NOT EXISTS invocation_owed ON invocation (taken_order) WHERE reported <> 'terminal';
+CREATE INDEX IF NOT EXISTS invocation_settled ON invocation (expires_ms) WHERE reported = 'terminal';
+
+CREATE TABLE IF NOT EXISTS baseline (
+    hook        TEXT PRIMARY KEY,
+    digest      TEXT NOT NULL,
+    pinned_ms   INTEGER NOT NULL,
+    approved_ms INTEGER
+) STRICT;
+
+-- One row per hook and digest that was seen in place of the baseline, kept so that each is reported once.
+CREATE TABLE IF NOT EXISTS violation (
+    hook         TEXT NOT NULL,
+    observed     TEXT NOT NULL,
+    expected     TEXT NOT NULL,
+    detected_by  TEXT NOT NULL,
+    detected_ms  INTEGER NOT NULL,
+    delivered_ms INTEGER,
+    PRIMARY KEY (hook, observed)
+) STRICT;
+";
+
+pub(super) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
+    let damaged = |err: rusqlite::Error| {
+        Exit::Journal(format!(
+            "the journal {} cannot be used: {err}. It is not re-created, because a node that forgets what it ran could \
+             run it twice: restore it, or enrol this machine anew with an empty state directory",
+            path.display()
+        ))
+    };
+    create_private(path)?;
+    let mut connection = Connection::open(path).map_err(damaged)?;
+    prepare(&connection).map_err(damaged)?;
+    let verdict: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(damaged)?;
+    if verdict != "ok" {
+        return Err(Exit::Journal(format!(
+            "the journal {} is damaged: {verdict}",
+            path.display()
+        )));
+    }
+    let transaction = connection.transaction().map_err(damaged)?;
+    transaction.execute_batch(TABLES).map_err(damaged)?;
+    let version = meta(&transaction, "schema_version", SCHEMA_VERSION).map_err(damaged)?;
+    let owner = meta(&transaction, "node_id", &node.to_string()).map_err(damaged)?;
+    transaction.commit().map_err(damaged)?;
+    if version != SCHEMA_VERSION {
+        return Err(Exit::Journal(format!(
+            "the journal {} has schema {version}; this musterd knows {SCHEMA_VERSION}",
+            path.display()
+        )));
+    }
+    if owner != node.to_string() {
+        return Err(Exit::Journal(format!(
+            "the journal {} belongs to node {owner}, but this machine is enrolled as {node}: move it away",
+            path.display()
+        )));
+    }
+    Ok(Store::new(connection))
+}
+
+/// SQLite gives its companions the mode of the database, so it is made before SQLite sees it: requests hold secrets.
+fn create_private(path: &Path) -> Result<(), Exit> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+        .map_err(|err| Exit::Journal(format!("the journal {} cannot be opened: {err}", path.display())))
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "cache_size", -256)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 256)?;
+    connection.pragma_update(None, "journal_size_limit", 1 << 20)?;
+    connection.set_prepared_statement_cache_capacity(16);
+    Ok(())
+}
+
+/// The value of `key`, which becomes `first` when there is none yet.
+fn meta(connection: &Connection, key: &str, first: &str) -> rusqlite::Result<String> {
+    connection.execute(
+        "INSERT OR IGNORE INTO meta (key, value) VALUES (?1, ?2)",
+        params![key, first],
+    )?;
+    let value = connection
+        .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+        .optional()?;
+    Ok(value.unwrap_or_default())
+}

@@ -1,0 +1,270 @@
+//! The statements, one function per fact.
+
+use muster_shared::{
+    ids::{ActionName, Digest, ExecutionId},
+    time::Timestamp,
+    wire::DetectedBy,
+};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::JournalError;
+use crate::session::{Fact, Recorded, Reported, Stage};
+
+pub(crate) struct Store {
+    connection: Connection,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Violation {
+    pub(crate) hook: String,
+    pub(crate) observed: Digest,
+    pub(crate) expected: Digest,
+    pub(crate) detected_by: DetectedBy,
+}
+
+const INVOCATION: &str = "SELECT execution_id, request, attempt, stage, outcome, reported FROM invocation";
+
+impl Store {
+    pub(super) const fn new(connection: Connection) -> Self {
+        Self { connection }
+    }
+
+    /// Facts that belong together become durable together.
+    pub(crate) fn record(&mut self, facts: &[Fact], now: Timestamp) -> Result<(), JournalError> {
+        let transaction = self.connection.transaction()?;
+        for fact in facts {
+            write(&transaction, fact, now)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    pub(crate) fn find(&mut self, execution: ExecutionId) -> Result<Option<Recorded>, JournalError> {
+        let mut statement = self
+            .connection
+            .prepare_cached(&format!("{INVOCATION} WHERE execution_id = ?1"))?;
+        statement
+            .query_row([execution.to_string()], |row| Ok(recorded(row)))
+            .optional()?
+            .transpose()
+    }
+
+    /// What is not settled with control, in the order it was taken.
+    pub(crate) fn owed(&mut self) -> Result<Vec<Recorded>, JournalError> {
+        let mut statement = self.connection.prepare(&format!(
+            "{INVOCATION} WHERE reported <> 'terminal' ORDER BY taken_order"
+        ))?;
+        let rows = statement.query_map([], |row| Ok(recorded(row)))?;
+        rows.map(|row| row?).collect()
+    }
+
+    /// Forgets what control has taken and what no valid request can name any more.
+    pub(crate) fn prune(&mut self, before: Timestamp) -> Result<usize, JournalError> {
+        const BATCH: i64 = 1000;
+        Ok(self.connection.execute(
+            "DELETE FROM invocation WHERE execution_id IN (
+                 SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1 LIMIT ?2)",
+            params![before.as_millis(), BATCH],
+        )?)
+    }
+
+    /// The baseline of a hook, which becomes `observed` when there is none.
+    pub(crate) fn pin_baseline(
+        &mut self,
+        hook: &ActionName,
+        observed: Digest,
+        now: Timestamp,
+    ) -> Result<Digest, JournalError> {
+        if let Some(pinned) = self.baseline(hook)? {
+            return Ok(pinned);
+        }
+        self.connection.execute(
+            "INSERT INTO baseline (hook, digest, pinned_ms) VALUES (?1, ?2, ?3)",
+            params![hook.as_str(), observed.to_string(), now.as_millis()],
+        )?;
+        Ok(observed)
+    }
+
+    pub(crate) fn baseline(&mut self, hook: &ActionName) -> Result<Option<Digest>, JournalError> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT digest FROM baseline WHERE hook = ?1")?;
+        let raw: Option<String> = statement
+            .query_row([hook.as_str()], |row| row.get(0))
+            .optional()?;
+        raw.map(|raw| parse("baseline", hook.as_str(), "digest", &raw))
+            .transpose()
+    }
+
+    /// Takes an operator's approval, unless one at least as new is known. Says whether it did.
+    pub(crate) fn approve(
+        &mut self,
+        hook: &ActionName,
+        digest: Digest,
+        approved_at: Timestamp,
+    ) -> Result<bool, JournalError> {
+        let changed = self.connection.execute(
+            "INSERT INTO baseline (hook, digest, pinned_ms, approved_ms) VALUES (?1, ?2, ?3, ?3)
+             ON CONFLICT (hook) DO UPDATE SET digest = excluded.digest, approved_ms = excluded.approved_ms
+             WHERE baseline.approved_ms IS NULL OR baseline.approved_ms < excluded.approved_ms",
+            params![hook.as_str(), digest.to_string(), approved_at.as_millis()],
+        )?;
+        Ok(changed > 0)
+    }
+
+    pub(crate) fn record_violation(
+        &mut self,
+        hook: &ActionName,
+        observed: Digest,
+        expected: Digest,
+        detected_by: DetectedBy,
+        now: Timestamp,
+    ) -> Result<(), JournalError> {
+        let detected_by = serde_json::to_string(&detected_by).unwrap_or_default();
+        self.connection.execute(
+            "INSERT OR IGNORE INTO violation (hook, observed, expected, detected_by, detected_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![
+                hook.as_str(),
+                observed.to_string(),
+                expected.to_string(),
+                detected_by,
+                now.as_millis()
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// The hook is as it should be again: the next drift is a new one. What was not delivered yet is kept.
+    pub(crate) fn clear_violations(&mut self, hook: &ActionName) -> Result<(), JournalError> {
+        self.connection.execute(
+            "DELETE FROM violation WHERE hook = ?1 AND delivered_ms IS NOT NULL",
+            [hook.as_str()],
+        )?;
+        Ok(())
+    }
+
+    pub(crate) fn undelivered_violations(&mut self) -> Result<Vec<Violation>, JournalError> {
+        const BATCH: u32 = 64;
+        let mut statement = self.connection.prepare(
+            "SELECT hook, observed, expected, detected_by FROM violation
+             WHERE delivered_ms IS NULL ORDER BY detected_ms LIMIT ?1",
+        )?;
+        let rows = statement.query_map([BATCH], |row| {
+            Ok((
+                row.get::<_, String>(0)?,
+                row.get::<_, String>(1)?,
+                row.get::<_, String>(2)?,
+                row.get::<_, String>(3)?,
+            ))
+        })?;
+        rows.map(|row| {
+            let (hook, observed, expected, detected_by) = row?;
+            Ok(Violation {
+                observed: parse("violation", &hook, "observed", &observed)?,
+                expected: parse("violation", &hook, "expected", &expected)?,
+                detected_by: from_json("violation", &hook, "detected_by", &detected_by)?,
+                hook,
+            })
+        })
+        .collect()
+    }
+
+    pub(crate) fn violations_delivered(
+        &mut self,
+        told: &[Violation],
+        now: Timestamp,
+    ) -> Result<(), JournalError> {
+        let transaction = self.connection.transaction()?;
+        for violation in told {
+            transaction.execute(
+                "UPDATE violation SET delivered_ms = ?3 WHERE hook = ?1 AND observed = ?2",
+                params![violation.hook, violation.observed.to_string(), now.as_millis()],
+            )?;
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
+fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), JournalError> {
+    let now = now.as_millis();
+    match fact {
+        Fact::Taken(request) => connection.prepare_cached(
+            "INSERT INTO invocation (execution_id, request, attempt, stage, reported, taken_order, taken_ms, expires_ms)
+             VALUES (?1, ?2, 0, 'taken', 'nothing', (SELECT 1 + coalesce(max(taken_order), 0) FROM invocation), ?3, ?4)",
+        )?
+        .execute(params![
+            request.execution_id.to_string(),
+            to_json("invocation", request.execution_id, "request", request.as_ref())?,
+            now,
+            request.expires_at.as_millis()
+        ])?,
+        Fact::Started { execution, attempt } => connection
+            .prepare_cached("UPDATE invocation SET stage = 'started', attempt = ?2 WHERE execution_id = ?1")?
+            .execute(params![execution.to_string(), attempt])?,
+        Fact::Ended { execution, outcome } => connection
+            .prepare_cached("UPDATE invocation SET stage = 'ended', outcome = ?2 WHERE execution_id = ?1")?
+            .execute(params![execution.to_string(), to_json("invocation", *execution, "outcome", outcome)?])?,
+        Fact::Reported { execution, reported } => connection
+            .prepare_cached("UPDATE invocation SET reported = ?2, reported_ms = ?3 WHERE execution_id = ?1")?
+            .execute(params![execution.to_string(), reported.as_str(), now])?,
+    };
+    Ok(())
+}
+
+fn recorded(row: &Row<'_>) -> Result<Recorded, JournalError> {
+    let key: String = row.get(0)?;
+    let outcome: Option<String> = row.get(4)?;
+    let stage: String = row.get(3)?;
+    let attempt = row.get(2)?;
+    let stage = match (stage.as_str(), outcome) {
+        ("taken", None) => Stage::Taken,
+        ("started", None) => Stage::Started,
+        ("ended", Some(outcome)) => Stage::Ended(from_json("invocation", &key, "outcome", &outcome)?),
+        (other, _) => return Err(corrupt("invocation", &key, "stage", other.to_owned())),
+    };
+    let reported: String = row.get(5)?;
+    Ok(Recorded {
+        request: from_json("invocation", &key, "request", &row.get::<_, String>(1)?)?,
+        attempt,
+        stage,
+        reported: Reported::parse(&reported)
+            .ok_or_else(|| corrupt("invocation", &key, "reported", reported.clone()))?,
+    })
+}
+
+fn corrupt(table: &'static str, key: &str, column: &'static str, why: String) -> JournalError {
+    JournalError::Corrupt {
+        table,
+        key: key.to_owned(),
+        column,
+        why,
+    }
+}
+
+fn parse<T: std::str::FromStr<Err: ToString>>(
+    table: &'static str,
+    key: &str,
+    column: &'static str,
+    raw: &str,
+) -> Result<T, JournalError> {
+    raw.parse()
+        .map_err(|err: T::Err| corrupt(table, key, column, err.to_string()))
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(
+    table: &'static str,
+    key: &str,
+    column: &'static str,
+    raw: &str,
+) -> Result<T, JournalError> {
+    serde_json::from_str(raw).map_err(|err| corrupt(table, key, column, err.to_string()))
+}
+
+fn to_json(
+    table: &'static str,
+    key: ExecutionId,
+    column: &'static str,
+    value: &impl serde::Serialize,
+) -> Result<String, JournalError> {
+    serde_json::to_string(value).map_err(|err| corrupt(table, &key.to_string(), column, err.to_string()))
+}

@@ -1,0 +1,187 @@
+//! The event stream: connects, verifies, and hands on what held. Reconnects for ever, ever more patiently.
+//!
+//! Nothing unverified leaves this file. What the node missed is no matter of this file either: control sends every
+//! pending invocation again on each connect.
+
+mod transport;
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use eventsource_client::{Client as _, ClientBuilder, Error as StreamError, ReconnectOptions, SSE};
+use futures_util::StreamExt as _;
+use muster_shared::{
+    envelope::{ENVELOPE_LEN_MAX, KeyRing, Refused},
+    ids::NodeId,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    backoff::{self, Backoff},
+    clock::Clock,
+    config::Limits,
+    control::Control,
+    eventloop::Event,
+};
+use transport::Transport;
+
+/// A stream that lived this long shows that control is well: the next wait starts small.
+const HEALTHY: Duration = Duration::from_secs(30);
+/// How long the first connection waits for the clock to be measured.
+const CLOCK_WAIT: Duration = Duration::from_secs(5);
+/// Room for the field names and line ends around an envelope.
+const EVENT_BYTES_MAX: usize = ENVELOPE_LEN_MAX + 4096;
+
+pub(crate) struct Listener {
+    pub(crate) control: Control,
+    pub(crate) keys: KeyRing,
+    pub(crate) node: NodeId,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+/// Why a connection is over.
+struct Over {
+    why: String,
+    retry_after_seconds: Option<u64>,
+}
+
+impl Over {
+    fn because(why: impl ToString) -> Self {
+        Self {
+            why: why.to_string(),
+            retry_after_seconds: None,
+        }
+    }
+}
+
+impl Listener {
+    pub(crate) async fn listen(self, clock_measured: oneshot::Receiver<()>) {
+        // An envelope that a wrong clock takes for expired would be refused for nothing.
+        let _ = tokio::time::timeout(CLOCK_WAIT, clock_measured).await;
+        let mut backoff = Backoff::new(self.limits.backoff_max);
+        let mut failures: u64 = 0;
+        while !self.events.is_closed() {
+            let since = Instant::now();
+            let transport = Transport::new(&self.control, self.limits.idle, EVENT_BYTES_MAX);
+            let (over, connected) = self.follow(&transport).await;
+            failures = if connected { 0 } else { failures + 1 };
+            match transport.retry_ms.load(Ordering::Relaxed) {
+                0 => {}
+                asked_ms => backoff.set_base(Duration::from_millis(asked_ms)),
+            }
+            if connected && since.elapsed() >= HEALTHY {
+                backoff.reset();
+            }
+            let wait = match over.retry_after_seconds {
+                Some(seconds) => backoff::asked_to_wait(seconds, backoff::chance()),
+                None => backoff.next(backoff::chance()),
+            };
+            log::warn!(failures, wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                "The event stream is down: {}", over.why);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// One connection, from its opening to its end. Says also whether it was ever open.
+    async fn follow(&self, transport: &Transport) -> (Over, bool) {
+        let client = ClientBuilder::for_url(&self.control.events_url()).map(|builder| {
+            builder
+                .reconnect(ReconnectOptions::reconnect(false).build())
+                .redirect_limit(0)
+        });
+        let client = match client {
+            Ok(builder) => builder.build_with_transport(transport.clone()),
+            Err(err) => return (Over::because(err), false),
+        };
+        let mut stream = client.stream();
+        let mut connected = false;
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(SSE::Connected(_)) => {
+                    connected = true;
+                    log::info!(node_id:% = self.node; "The event stream is open");
+                    if self.events.send(Event::Connected).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(SSE::Event(event)) => {
+                    if !self.take(&event.event_type, event.data.as_bytes()).await {
+                        break;
+                    }
+                }
+                Ok(SSE::Comment(_)) => {}
+                Err(err) => return (self.over(err), connected),
+            }
+        }
+        (Over::because("it was closed"), connected)
+    }
+
+    fn over(&self, err: StreamError) -> Over {
+        match err {
+            StreamError::UnexpectedResponse(response, _) => {
+                let status = response.status();
+                let retry_after = response.get_header_value("retry-after").ok().flatten();
+                let why = if status == 401 {
+                    // The identity is kept: control may be restoring a backup, or its clock may be off.
+                    "control does not accept this node's key (401)".to_owned()
+                } else {
+                    format!("control answered {status}")
+                };
+                Over {
+                    why,
+                    retry_after_seconds: retry_after.and_then(|value| value.trim().parse().ok()),
+                }
+            }
+            StreamError::TimedOut => {
+                Over::because(format!("nothing was heard for {} s", self.limits.idle.as_secs()))
+            }
+            StreamError::Eof | StreamError::UnexpectedEof => Over::because("control closed it"),
+            StreamError::Transport(err) => Over::because(crate::exit::chain(err.inner())),
+            StreamError::HttpStream(err) => Over::because(crate::exit::chain(err.as_ref())),
+            StreamError::InvalidParameter(_)
+            | StreamError::InvalidLine(_)
+            | StreamError::InvalidEvent
+            | StreamError::MalformedLocationHeader(_)
+            | StreamError::MaxRedirectLimitReached(_) => Over::because(err),
+        }
+    }
+
+    /// Opens one envelope. Says whether somebody still listens.
+    async fn take(&self, kind: &str, data: &[u8]) -> bool {
+        let now = self.clock.now();
+        let opened = match kind {
+            "action_request" => self
+                .keys
+                .open(data, self.node, now)
+                .map(|request| Event::Requested(Box::new(request))),
+            "hook_baseline_updated" => self.keys.open(data, self.node, now).map(Event::Approved),
+            other => {
+                log::debug!(event = other; "An event of a kind that this version does not know");
+                return true;
+            }
+        };
+        match opened {
+            Ok(event) => self.events.send(event).await.is_ok(),
+            Err(err) => {
+                log::warn!(event = kind, reason = reason(&err); "Refused an event: {err}");
+                true
+            }
+        }
+    }
+}
+
+const fn reason(refused: &Refused) -> &'static str {
+    match refused {
+        Refused::TooLong => "too_long",
+        Refused::Malformed(_) => "malformed",
+        Refused::OtherType { .. } => "other_type",
+        Refused::UnknownKey => "unknown_key",
+        Refused::BadSignature => "bad_signature",
+        Refused::OtherNode(_) => "other_node",
+        Refused::Expired(_) => "expired",
+    }
+}

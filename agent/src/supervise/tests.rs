@@ -1,0 +1,283 @@
+//! Hooks run by a real supervisor process: this test binary, started again under another name of the same test.
+
+use std::time::{Duration, Instant};
+
+use muster_shared::{ids::ExecutionId, time::Timestamp};
+
+use super::*;
+use crate::{hooks, outcome::Output, run_dir::Found};
+
+const RUN_DIR: &str = "MUSTER_TEST_SUPERVISE";
+
+/// Not a test of its own: the supervisor that the other tests start.
+#[test]
+fn as_supervisor() {
+    if let Ok(run_dir) = std::env::var(RUN_DIR) {
+        supervise(&RunDir::at(run_dir.into())).unwrap();
+    }
+}
+
+struct Ran {
+    outcome: Outcome,
+    output: String,
+    took: Duration,
+}
+
+struct Run {
+    dir: tempfile::TempDir,
+    supervisor: std::process::Child,
+    since: Instant,
+}
+
+fn start(script: &str, adjust: impl FnOnce(&mut Spec)) -> Run {
+    start_after(script, adjust, |_| ())
+}
+
+fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce(&RunDir)) -> Run {
+    let dir = tempfile::tempdir().unwrap();
+    let run = RunDir::at(dir.path().join("run"));
+    run.create().unwrap();
+    let mut spec = Spec {
+        execution_id: ExecutionId::mint(Timestamp::from_millis(0), [1; 10]),
+        node_id: muster_shared::ids::NodeId::mint(Timestamp::from_millis(0), [2; 10]),
+        action: "test".parse().unwrap(),
+        parameters: muster_shared::wire::Parameters::new(),
+        limit_ms: 20_000,
+        stop_grace_ms: 500,
+        output_bytes_max: 8 << 20,
+        boot_id: "boot".into(),
+    };
+    adjust(&mut spec);
+    run.write_spec(&spec).unwrap();
+    before(&run);
+    let hook = hooks::sealed(script.as_bytes()).unwrap();
+    let supervisor = Command::new("/proc/self/exe")
+        .args(["--exact", "supervise::tests::as_supervisor", "--nocapture"])
+        .env(RUN_DIR, run.path())
+        .stdin(Stdio::from(hook))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    Run {
+        dir,
+        supervisor,
+        since: Instant::now(),
+    }
+}
+
+impl Run {
+    fn run_dir(&self) -> RunDir {
+        RunDir::at(self.dir.path().join("run"))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.supervisor.id()).unwrap()).unwrap()
+    }
+
+    fn ended(self) -> Ran {
+        let since = self.since;
+        let (outcome, dir) = outcome_of(self);
+        let output = fs::read_to_string(RunDir::at(dir.path().join("run")).output()).unwrap();
+        Ran {
+            outcome,
+            output,
+            took: since.elapsed(),
+        }
+    }
+}
+
+fn outcome_of(mut run: Run) -> (Outcome, tempfile::TempDir) {
+    let status = run.supervisor.wait().unwrap();
+    assert!(status.success(), "the supervisor failed: {status}");
+    let Found::Ended(outcome) = run.run_dir().examine("boot").unwrap() else {
+        panic!("no record")
+    };
+    (outcome, run.dir)
+}
+
+fn ran(script: &str) -> Ran {
+    start(script, |_| ()).ended()
+}
+
+fn gone(pid: &str) -> bool {
+    procfs::stat(pid.parse().unwrap()).is_none_or(|stat| stat.zombie)
+}
+
+#[test]
+fn both_outputs_arrive_in_the_order_they_were_written() {
+    let ran = ran("#!/bin/sh\necho one; echo two >&2; echo three; exit 3\n");
+    assert_eq!(ran.outcome.ended, Ended::Exited { code: 3 });
+    assert_eq!(ran.output, "one\ntwo\nthree\n");
+}
+
+#[test]
+fn parameters_arrive_on_standard_input_and_it_ends() {
+    let script = "#!/bin/sh\ncat; echo; echo \"$MUSTER_PARAM_NAME\"; read -r more || echo end\n";
+    let name = "a b\"$(x)";
+    let ran = start(script, |spec| {
+        drop(spec.parameters.insert("name".into(), name.into()))
+    })
+    .ended();
+    assert_eq!(
+        ran.output,
+        format!("{}\n{name}\nend\n", serde_json::json!({ "name": name }))
+    );
+    assert_eq!(self::ran("#!/bin/sh\ncat\n").output, "{}");
+}
+
+#[test]
+fn the_environment_is_the_documented_one_and_nothing_is_inherited() {
+    let ran = ran(
+        "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$' | sort | tr '\\n' ' '; umask; pwd; ls /proc/self/fd | wc -l\n",
+    );
+    let expected = "HOME LANG MUSTER_ACTION MUSTER_EXECUTION_ID MUSTER_NODE_ID PATH PWD 0022\n/\n";
+    assert!(ran.output.starts_with(expected), "{}", ran.output);
+    // Three, the sealed script, the directory that is being listed, and the shell's own copy of the script.
+    let open: u32 = ran.output.lines().last().unwrap().trim().parse().unwrap();
+    assert!(open <= 6, "{open} descriptors");
+}
+
+#[test]
+fn a_death_by_signal_is_told_as_one() {
+    assert_eq!(
+        ran("#!/bin/sh\nkill -9 $$\n").outcome.ended,
+        Ended::Signalled { signal: 9 }
+    );
+}
+
+/// Where a hook leaves word for its test, as the parameter `dir`.
+fn with_dir(dir: &tempfile::TempDir) -> impl FnOnce(&mut Spec) {
+    let path = dir.path().to_str().unwrap().to_owned();
+    |spec| drop(spec.parameters.insert("dir".into(), path.into()))
+}
+
+fn said(dir: &tempfile::TempDir, name: &str) -> String {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    loop {
+        match fs::read_to_string(dir.path().join(name)) {
+            Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+            _ if Instant::now() > give_up => panic!("the hook never wrote {name}"),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+#[test]
+fn a_timeout_ends_the_tree_with_those_who_left_the_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"\nsleep 600 & echo $! >plain\n\
+                  setsid sh -c 'trap \"\" TERM; echo $$ >escaped; while :; do sleep 600; done' & wait\n";
+    let run = start(script, |spec| {
+        with_dir(&dir)(spec);
+        spec.limit_ms = 1_000;
+    });
+    let (plain, escaped) = (said(&dir, "plain"), said(&dir, "escaped"));
+    let ran = run.ended();
+    assert_eq!(
+        ran.outcome.ended,
+        Ended::TimedOut {
+            limit_ms: 1_000,
+            killed: false
+        }
+    );
+    assert!(gone(&plain) && gone(&escaped));
+    assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+    assert!(ran.outcome.remark.unwrap().contains("left-behind"));
+}
+
+#[test]
+fn a_hook_that_will_not_hear_is_killed_after_the_grace() {
+    let run = start("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n", |spec| {
+        spec.limit_ms = 300
+    });
+    let ran = run.ended();
+    assert_eq!(
+        ran.outcome.ended,
+        Ended::TimedOut {
+            limit_ms: 300,
+            killed: true
+        }
+    );
+    assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+}
+
+#[test]
+fn a_pipe_kept_open_by_a_daemon_does_not_hold_up_the_result() {
+    let ran = ran("#!/bin/sh\nsetsid sleep 600 &\necho done\n");
+    assert_eq!(ran.outcome.ended, Ended::Exited { code: 0 });
+    assert_eq!(ran.output, "done\n");
+    assert!(ran.took < Duration::from_secs(4), "{:?}", ran.took);
+}
+
+#[test]
+fn five_megabytes_pass_whole() {
+    let ran = ran("#!/bin/sh\nhead -c 5000000 /dev/zero | tr '\\0' x\n");
+    assert_eq!(ran.output.len(), 5_000_000);
+    let Output::Spool {
+        kept_bytes,
+        total_bytes,
+        ..
+    } = ran.outcome.output
+    else {
+        panic!()
+    };
+    assert_eq!((kept_bytes, total_bytes), (5_000_000, 5_000_000));
+}
+
+#[test]
+fn a_supervisor_that_is_asked_to_stop_stops_the_hook() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = start(
+        "#!/bin/sh\necho $$ >\"$MUSTER_PARAM_DIR/pid\"; exec sleep 600\n",
+        with_dir(&dir),
+    );
+    let hook = said(&dir, "pid");
+    rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
+    assert_eq!(run.ended().outcome.ended, Ended::Stopped { killed: false });
+    assert!(gone(&hook));
+}
+
+#[test]
+fn a_hook_dies_with_its_supervisor_and_is_told_as_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = start(
+        "#!/bin/sh\necho $$ >\"$MUSTER_PARAM_DIR/pid\"; exec sleep 600\n",
+        with_dir(&dir),
+    );
+    let hook = said(&dir, "pid");
+    rustix::process::kill_process(run.pid(), Signal::KILL).unwrap();
+    run.supervisor.wait().unwrap();
+    assert!(matches!(run.run_dir().examine("boot").unwrap(), Found::Lost(_)));
+    let give_up = Instant::now() + Duration::from_secs(5);
+    while !gone(&hook) {
+        assert!(Instant::now() < give_up, "the hook lives on unattended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_refused_in_words() {
+    let (outcome, _dir) = outcome_of(start("#!/nowhere/sh\n", |_| ()));
+    let Ended::Refused { code, why } = outcome.ended else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(code, "hook_not_started");
+    assert!(why.contains("interpreter"), "{why}");
+}
+
+#[test]
+fn a_script_that_names_no_interpreter_is_one_of_the_shell() {
+    assert_eq!(ran("echo shell\n").output, "shell\n");
+}
+
+#[test]
+fn a_supervisor_that_loses_the_claim_runs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\necho ran >\"$MUSTER_PARAM_DIR/ran\"\n";
+    let mut run = start_after(script, with_dir(&dir), |run| {
+        assert!(run.take_claim(&Claim::Daemon).unwrap())
+    });
+    assert!(run.supervisor.wait().unwrap().success());
+    assert!(matches!(run.run_dir().examine("boot").unwrap(), Found::NeverRan));
+    assert!(!dir.path().join("ran").exists());
+}

@@ -1,0 +1,193 @@
+//! A hook and everything it started, from spawn to the last pipe. Nothing outlives the action.
+
+use std::{io, os::fd::OwnedFd, time::Duration};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::unix::pipe,
+    signal::unix::{Signal as SignalStream, SignalKind, signal},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::spool::Spool;
+use crate::{outcome::Ended, procfs};
+
+/// What is left of a hook's tree once the hook itself has ended gets this long.
+const DRAIN: Duration = Duration::from_millis(500);
+/// A process that the kernel cannot kill, because it waits for a dead disk, is not waited for longer.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+
+pub(super) struct Watch {
+    output: Option<pipe::Receiver>,
+    child_ended: SignalStream,
+    asked_to_stop: SignalStream,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Timeout,
+    Asked,
+}
+
+enum Phase {
+    Running,
+    /// It was asked to end.
+    Stopping,
+    /// It was made to end.
+    Killing,
+    /// It has ended; its descendants or its pipe have not.
+    Draining,
+}
+
+impl Watch {
+    /// Signals are caught from here on, so a hook that ends at once is not missed.
+    pub(super) fn prepare(output: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            output: Some(pipe::Receiver::from_owned_fd(output)?),
+            child_ended: signal(SignalKind::child())?,
+            asked_to_stop: signal(SignalKind::terminate())?,
+            buffer: vec![0; 64 * 1024],
+        })
+    }
+
+    /// Waits for the hook, stops it when its time is over, and ends what it left behind. Gives the ending, and a
+    /// remark where there is more to say.
+    pub(super) async fn until_gone(
+        &mut self,
+        main: Pid,
+        limit: Duration,
+        grace: Duration,
+        spool: &mut Spool,
+    ) -> (Ended, Option<String>) {
+        let mut phase = Phase::Running;
+        let mut deadline = Instant::now() + limit;
+        let mut status = None;
+        let mut stopped: Option<Why> = None;
+        let mut killed = false;
+        loop {
+            let everyone_gone = reap(main, &mut status);
+            if status.is_some() {
+                if everyone_gone && self.output.is_none() {
+                    break;
+                }
+                if !matches!(phase, Phase::Draining) {
+                    (phase, deadline) = (Phase::Draining, Instant::now() + DRAIN);
+                }
+            }
+            let stop = tokio::select! {
+                () = read(&mut self.output, &mut self.buffer, spool) => continue,
+                _ = self.child_ended.recv() => continue,
+                _ = self.asked_to_stop.recv(), if matches!(phase, Phase::Running) => Why::Asked,
+                () = sleep_until(deadline) => Why::Timeout,
+            };
+            match phase {
+                Phase::Running => {
+                    stopped = Some(stop);
+                    ask_to_end(main);
+                    (phase, deadline) = (Phase::Stopping, Instant::now() + grace);
+                }
+                Phase::Stopping => {
+                    killed = true;
+                    make_end(main);
+                    (phase, deadline) = (Phase::Killing, Instant::now() + KILL_WAIT);
+                }
+                Phase::Killing | Phase::Draining => break,
+            }
+        }
+        let remark = self.end_the_rest(main, &mut status, spool).await;
+        (ending(status, stopped, limit, killed), remark)
+    }
+
+    /// Kills until nothing is left: a process may be born while the others are being counted.
+    async fn end_the_rest(
+        &mut self,
+        main: Pid,
+        status: &mut Option<WaitStatus>,
+        spool: &mut Spool,
+    ) -> Option<String> {
+        let give_up = Instant::now() + KILL_WAIT;
+        let mut left_behind = 0;
+        while !reap(main, status) {
+            let rest = procfs::descendants(rustix::process::getpid().as_raw_nonzero().get());
+            left_behind = left_behind.max(rest.len());
+            for process in rest {
+                procfs::signal(process, Signal::KILL);
+            }
+            if Instant::now() > give_up {
+                return Some("processes that it started could not be killed".to_owned());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        self.read_what_is_there(spool);
+        (left_behind > 0).then(|| format!("{left_behind} left-behind process(es) were killed"))
+    }
+
+    /// Whoever still holds the pipe is no longer of interest, what lies in it is.
+    fn read_what_is_there(&mut self, spool: &mut Spool) {
+        let Some(output) = &self.output else { return };
+        while let Ok(count @ 1..) = output.try_read(&mut self.buffer) {
+            spool.write(&self.buffer[..count]);
+        }
+    }
+}
+
+/// Takes one piece of output. Never ready once the pipe has closed.
+async fn read(output: &mut Option<pipe::Receiver>, buffer: &mut [u8], spool: &mut Spool) {
+    let Some(pipe) = output else {
+        return std::future::pending().await;
+    };
+    match pipe.read(buffer).await {
+        Ok(0) | Err(_) => *output = None,
+        Ok(count) => spool.write(&buffer[..count]),
+    }
+}
+
+/// Collects the dead, adopted ones too. Says whether nobody is left.
+fn reap(main: Pid, status: &mut Option<WaitStatus>) -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, ended))) if pid == main => *status = Some(ended),
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+fn ask_to_end(main: Pid) {
+    // The hook is not reaped yet, so its process group can be nobody else's.
+    let _ = kill_process_group(main, Signal::TERM);
+    for process in procfs::descendants(main.as_raw_nonzero().get()) {
+        // Only those who left the group have not heard it yet, but hearing it twice does no harm.
+        procfs::signal(process, Signal::TERM);
+    }
+}
+
+fn make_end(main: Pid) {
+    let _ = kill_process_group(main, Signal::KILL);
+    for process in procfs::descendants(rustix::process::getpid().as_raw_nonzero().get()) {
+        procfs::signal(process, Signal::KILL);
+    }
+}
+
+fn ending(status: Option<WaitStatus>, stopped: Option<Why>, limit: Duration, killed: bool) -> Ended {
+    match (stopped, status) {
+        (Some(Why::Timeout), _) => Ended::TimedOut {
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            killed,
+        },
+        (Some(Why::Asked), _) => Ended::Stopped { killed },
+        (None, Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Ended::Exited { code },
+            (None, Some(signal)) => Ended::Signalled { signal },
+            (None, None) => Ended::Lost {
+                why: "the hook ended in a way that the system did not tell".to_owned(),
+            },
+        },
+        (None, None) => Ended::Lost {
+            why: "the hook could not be waited for".to_owned(),
+        },
+    }
+}
