@@ -103,6 +103,10 @@ impl Client {
         })
     }
 
+    pub(crate) fn server(&self) -> &str {
+        self.peer.server.as_str().trim_end_matches('/')
+    }
+
     pub(crate) async fn get<T: DeserializeOwned>(&self, route: &Route) -> Result<T, Failure> {
         self.ask(Method::GET, route, None::<&()>).await
     }

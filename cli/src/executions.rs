@@ -10,6 +10,8 @@ use muster_shared::{
 
 use crate::{client::Route, exit::Exit, failure::Failure, progress, session::Session, table::Table, text};
 
+const LIMIT_DEFAULT: u32 = 50;
+
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Only those that rest in this status: pending, ack, started, succeeded, failed, cancelled, timeout
@@ -18,9 +20,9 @@ pub(crate) struct ListArgs {
     /// Only those of this action
     #[arg(long)]
     action: Option<ActionName>,
-    /// How many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
+    /// How many [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
     /// All of them, however many
     #[arg(long, conflicts_with = "limit")]
     all_pages: bool,
@@ -31,10 +33,11 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
     let route = Route::project(project, ["executions"])
         .with("status", args.status)
         .with("action_name", args.action.as_ref());
+    let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let limit = if args.all_pages {
         None
     } else {
-        usize::try_from(args.limit).ok()
+        usize::try_from(limit).ok()
     };
     let page: Page<Execution> = client.pages(&route, limit).await?;
     session.screen.list(
@@ -43,7 +46,8 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
         |execution| execution.id.to_string(),
         table,
     )?;
-    if page.next_cursor.is_some() {
+    // Whoever chose a limit knows of it.
+    if page.next_cursor.is_some() && args.limit.is_none() {
         session.screen.say("there are more: --limit N, --all-pages");
     }
     Ok(Exit::Success)

@@ -14,6 +14,7 @@ use crate::{
 
 /// What every command takes comes after what it alone takes.
 pub(crate) const GLOBAL: &str = "Options of every command";
+
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
     /// Where control answers, such as https://control.example:8443 [env: MUSTER_SERVER]

@@ -49,8 +49,9 @@ async fn issue(session: &Session, args: IssueArgs) -> Result<Exit, Failure> {
     let uses = text::count(usize::try_from(issued.uses).unwrap_or(usize::MAX), "node");
     session.screen.say(&format!(
         "good for {uses} until {}; it is not shown again. On the node, with the token in a file:\n  \
-         musterd enroll --server URL --token-file FILE --ca-file FILE",
-        issued.expires_at
+         musterd enroll --server {} --token-file FILE --ca-file FILE",
+        issued.expires_at,
+        client.server()
     ));
     match session.screen.format() {
         Format::Json => session.screen.json(&issued)?,

@@ -55,10 +55,10 @@ fn facts(versions: &Versions) -> Table {
     let mut table = Table::default();
     table.fact("Client", versions.client.version);
     if let Some(server) = &versions.server {
-        let commit = text::clip(&server.commit, 15);
+        table.fact("Server", server.version.as_str());
         table.fact(
-            "Server",
-            format!("{} ({commit}, {})", server.version, server.date),
+            "Server commit",
+            format!("{} of {}", text::clip(&server.commit, 15), server.date),
         );
     }
     table
