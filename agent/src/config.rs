@@ -117,8 +117,10 @@ impl Config {
             backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
             journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
         };
+        // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {
-            flag.or(file).unwrap_or_else(|| default.into())
+            let path = flag.or(file).unwrap_or_else(|| default.into());
+            std::path::absolute(&path).unwrap_or(path)
         };
         Ok(Self {
             state_dir: either(args.state_dir, raw.state_dir, STATE_DIR_DEFAULT),
@@ -163,6 +165,8 @@ mod tests {
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let config = load("state_dir = \"/s\"\nhooks_dir = \"/other\"\nrunning_max = 2\n").unwrap();
         assert_eq!((config.state_dir, config.hooks_dir), ("/s".into(), "/h".into()));
+        let config = load("state_dir = \"here\"\n").unwrap();
+        assert_eq!(config.state_dir, std::env::current_dir().unwrap().join("here"));
         assert_eq!((config.limits.running_max, config.limits.queue_max), (2, 64));
     }
 

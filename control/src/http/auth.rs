@@ -10,7 +10,7 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::problem::ApiError;
+use super::{operator::project_not_found, problem::ApiError};
 use crate::{
     control::Shared,
     dispatch::Requester,
@@ -69,8 +69,7 @@ impl FromRequestParts<Shared> for Operator {
     }
 }
 
-/// An operator who may act in the project that the path names. A project that does not exist and one that the operator
-/// may not see answer alike.
+/// An operator who may act in the project that the path names.
 pub(super) struct InProject {
     pub(super) requester: Requester,
     pub(super) project: Project,
@@ -89,10 +88,7 @@ impl FromRequestParts<Shared> for InProject {
             Some(project) if requester.grants.may_act_in(project.domain, project.id) => {
                 Ok(Self { requester, project })
             }
-            Some(_) | None => Err(ApiError::not_found(
-                "project_not_found",
-                format!("there is no project {id} that you may act in"),
-            )),
+            Some(_) | None => Err(project_not_found(id)),
         }
     }
 }

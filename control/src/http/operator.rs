@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use muster_shared::{
-    ids::{ActionName, ExecutionId, NodeId, ProjectId, RowId},
+    ids::{ActionName, DomainId, ExecutionId, NodeId, ProjectId, RowId},
     labels::{self, LABELS_PER_NODE_MAX},
     selector::Selector,
     status::Status,
@@ -37,6 +37,14 @@ pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
     raw.parse().map_err(|_| {
         ApiError::bad_request("invalid_execution_id", format!("execution {raw:?} is not a UUID"))
     })
+}
+
+/// A project that does not exist and one that the operator may not see answer alike.
+pub(super) fn project_not_found(id: ProjectId) -> ApiError {
+    ApiError::not_found(
+        "project_not_found",
+        format!("there is no project {id} that you may act in"),
+    )
 }
 
 pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
@@ -259,8 +267,8 @@ async fn visible_projects(
     requester: &Requester,
     domain: Option<&str>,
     project: Option<&str>,
-) -> Result<Vec<(muster_shared::ids::DomainId, ProjectId)>, ApiError> {
-    let domain: Option<muster_shared::ids::DomainId> = domain
+) -> Result<Vec<(DomainId, ProjectId)>, ApiError> {
+    let domain: Option<DomainId> = domain
         .map(|raw| {
             raw.parse()
                 .map_err(|_| ApiError::bad_request("invalid_domain_id", format!("{raw:?} is not a UUID")))
@@ -278,6 +286,9 @@ async fn visible_projects(
             && project.is_none_or(|p| p == *in_project)
             && requester.grants.may_act_in(*in_domain, *in_project)
     });
+    if let (Some(id), true) = (project, projects.is_empty()) {
+        return Err(project_not_found(id));
+    }
     Ok(projects)
 }
 
