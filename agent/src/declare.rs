@@ -82,7 +82,8 @@ impl Declarer {
     pub(crate) async fn speak(self, mut pokes: mpsc::Receiver<Poke>) {
         let mut backoff = Backoff::new(self.config.limits.backoff_max);
         log_troubles(&Catalog::default(), &self.catalog.borrow());
-        let (mut rescan, mut declare) = (false, true);
+        // The first connection asks for the first declaration.
+        let (mut rescan, mut declare) = (false, false);
         loop {
             if rescan {
                 match self.rescan().await {

@@ -301,8 +301,7 @@ impl Daemon {
                 None => return,
             },
             Event::Ended { execution, outcome } => {
-                log::info!(execution_id:% = execution, node_id:% = self.runner.node, status:% = outcome.status(),
-                    error = outcome.callback(None).error.unwrap_or_default(); "An action ended");
+                log_end(&self.session, execution, &outcome);
                 Input::Ended { execution, outcome }
             }
             Event::Delivered {
@@ -438,6 +437,23 @@ impl Daemon {
                 let state_dir = self.config.state_dir.clone();
                 drop(spawn_blocking(move || forget(&state_dir, execution, attempts)));
             }
+        }
+    }
+}
+
+fn log_end(session: &Session, execution: ExecutionId, outcome: &Outcome) {
+    let Some(request) = session.request(execution) else {
+        return;
+    };
+    let (action, node, status) = (&request.action, request.node_id, outcome.status());
+    match outcome.callback(None).error {
+        None => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, status:% = status;
+            "An action ended")
+        }
+        Some(error) => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, status:% = status,
+            error; "An action ended")
         }
     }
 }

@@ -62,3 +62,6 @@ impl Journal {
         self.ask(move |store| store.prune(before)).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use log::{Level, LevelFilter, Log, Metadata, Record, kv};
+use muster_shared::time::Timestamp;
 
 /// Prints the bodies of events at debug and trace, so it is never heard below a warning.
 const TALKATIVE: [&str; 2] = ["eventsource_client", "launchdarkly"];
@@ -58,7 +59,12 @@ impl Log for Logger {
 }
 
 fn line(record: &Record<'_>) -> String {
-    let mut text = format!("{} {}", level_name(record.level()), record.args());
+    let mut text = format!(
+        "{} {} {}",
+        Timestamp::now(),
+        level_name(record.level()),
+        record.args()
+    );
     // A visitor of a formatter's own making cannot fail.
     let _ = record.key_values().visit(&mut Fields(&mut text));
     text.replace('\n', " ")

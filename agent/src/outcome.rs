@@ -149,12 +149,10 @@ impl Outcome {
     }
 }
 
+/// To a tenth of a second: what is left until an expiry is never round.
 fn in_seconds(limit: Duration) -> String {
-    if limit.subsec_millis() == 0 {
-        format!("{} s", limit.as_secs())
-    } else {
-        format!("{:.1} s", limit.as_secs_f64())
-    }
+    let text = format!("{:.1}", limit.as_secs_f64());
+    format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 fn signal_name(signal: i32) -> &'static str {
@@ -216,6 +214,15 @@ mod tests {
                 None,
                 Some("timeout: ended after 5 s, had to be killed".into())
             )
+        );
+        assert_eq!(
+            told(Ended::TimedOut {
+                limit_ms: 2_971,
+                killed: false
+            })
+            .2
+            .as_deref(),
+            Some("timeout: ended after 3 s")
         );
         assert_eq!(told(Ended::Expired).0, Status::Timeout);
         assert_eq!(told(Ended::Stopped { killed: false }).0, Status::Cancelled);

@@ -296,6 +296,10 @@ impl Session {
         self.invocations.contains_key(&execution)
     }
 
+    pub(crate) fn request(&self, execution: ExecutionId) -> Option<&ActionRequest> {
+        Some(&*self.invocations.get(&execution)?.request)
+    }
+
     /// When to look again although nothing has happened.
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
         self.waiting

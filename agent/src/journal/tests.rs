@@ -1,0 +1,217 @@
+use std::{fs, os::unix::fs::PermissionsExt as _, sync::Arc};
+
+use muster_shared::{
+    ids::{Digest, ExecutionId},
+    wire::{ActionKind, ActionRequest, DetectedBy},
+};
+
+use super::*;
+use crate::{
+    outcome::{Ended, Outcome},
+    session::{Fact, Reported, Stage},
+};
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn node(n: u8) -> NodeId {
+    NodeId::mint(at(0), [n; 10])
+}
+
+fn request(n: u8, expires_ms: i64) -> Arc<ActionRequest> {
+    Arc::new(ActionRequest {
+        event_id: uuid::Uuid::nil().into(),
+        occurred_at: at(0),
+        execution_id: ExecutionId::mint(at(0), [n; 10]),
+        node_id: node(1),
+        action: "reload".parse().unwrap(),
+        kind: ActionKind::Hook,
+        parameters: None,
+        timeout_seconds: 60,
+        callback_url: String::new(),
+        expires_at: at(expires_ms),
+        callback_token: "token".into(),
+        hook_digest: None,
+    })
+}
+
+fn opened(dir: &tempfile::TempDir) -> Store {
+    schema::open(&dir.path().join("journal.db"), node(1)).unwrap()
+}
+
+#[test]
+fn what_was_recorded_is_there_after_a_restart_in_the_order_of_arrival() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (request(9, 100), request(1, 100));
+    let execution = first.execution_id;
+    let outcome = Outcome::of(Ended::Exited { code: 3 });
+    let mut store = opened(&dir);
+    store
+        .record(
+            &[
+                Fact::Taken(Arc::clone(&first)),
+                Fact::Started {
+                    execution,
+                    attempt: 1,
+                },
+            ],
+            at(1),
+        )
+        .unwrap();
+    store.record(&[Fact::Taken(Arc::clone(&second))], at(2)).unwrap();
+    store
+        .record(
+            &[Fact::Reported {
+                execution,
+                reported: Reported::Ack,
+            }],
+            at(3),
+        )
+        .unwrap();
+    store
+        .record(
+            &[Fact::Ended {
+                execution,
+                outcome: outcome.clone(),
+            }],
+            at(4),
+        )
+        .unwrap();
+    drop(store);
+    let owed = opened(&dir).owed().unwrap();
+    assert_eq!(owed.len(), 2);
+    assert_eq!(owed[0].request.execution_id, execution);
+    assert_eq!(
+        (owed[0].attempt, &owed[0].stage, owed[0].reported),
+        (1, &Stage::Ended(outcome), Reported::Ack)
+    );
+    assert_eq!(
+        (owed[1].attempt, &owed[1].stage, owed[1].reported),
+        (0, &Stage::Taken, Reported::Nothing)
+    );
+}
+
+#[test]
+fn one_request_cannot_be_taken_twice_and_nothing_of_a_failed_record_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    store.record(&[Fact::Taken(request(1, 100))], at(1)).unwrap();
+    assert!(
+        store
+            .record(
+                &[Fact::Taken(request(2, 100)), Fact::Taken(request(1, 100))],
+                at(2)
+            )
+            .is_err()
+    );
+    assert!(store.find(request(2, 100).execution_id).unwrap().is_none());
+}
+
+#[test]
+fn only_what_is_settled_and_long_expired_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    for (n, expires_ms, reported) in [
+        (1, 100, Reported::Terminal),
+        (2, 900, Reported::Terminal),
+        (3, 100, Reported::Started),
+    ] {
+        let request = request(n, expires_ms);
+        let execution = request.execution_id;
+        store
+            .record(
+                &[Fact::Taken(request), Fact::Reported { execution, reported }],
+                at(1),
+            )
+            .unwrap();
+    }
+    assert_eq!(store.prune(at(500)).unwrap(), 1);
+    assert!(store.find(request(1, 0).execution_id).unwrap().is_none());
+    assert!(store.find(request(2, 0).execution_id).unwrap().is_some());
+    assert!(store.find(request(3, 0).execution_id).unwrap().is_some());
+}
+
+#[test]
+fn a_baseline_stays_until_a_newer_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    let hook = "reload".parse().unwrap();
+    let (first, second, third) = (Digest::of(b"1"), Digest::of(b"2"), Digest::of(b"3"));
+    assert_eq!(store.pin_baseline(&hook, first, at(1)).unwrap(), first);
+    assert_eq!(store.pin_baseline(&hook, second, at(2)).unwrap(), first);
+    assert!(store.approve(&hook, second, at(10)).unwrap());
+    assert!(!store.approve(&hook, second, at(10)).unwrap());
+    assert!(!store.approve(&hook, third, at(9)).unwrap());
+    assert_eq!(store.baseline(&hook).unwrap(), Some(second));
+}
+
+#[test]
+fn a_violation_is_told_once_until_the_hook_was_right_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    let hook = "reload".parse().unwrap();
+    let drift = |store: &mut Store| {
+        store
+            .record_violation(
+                &hook,
+                Digest::of(b"2"),
+                Digest::of(b"1"),
+                DetectedBy::Inotify,
+                at(1),
+            )
+            .unwrap();
+        store.undelivered_violations().unwrap()
+    };
+    let told = drift(&mut store);
+    assert_eq!((told.len(), told[0].detected_by), (1, DetectedBy::Inotify));
+    store.violations_delivered(&told, at(2)).unwrap();
+    assert!(drift(&mut store).is_empty());
+    store.clear_violations(&hook).unwrap();
+    assert_eq!(drift(&mut store).len(), 1);
+    // One that was not delivered yet is evidence and stays.
+    store.clear_violations(&hook).unwrap();
+    assert_eq!(store.undelivered_violations().unwrap().len(), 1);
+}
+
+#[test]
+fn the_journal_of_another_enrolment_is_not_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(opened(&dir));
+    let Err(Exit::Journal(why)) = schema::open(&dir.path().join("journal.db"), node(2)) else {
+        panic!()
+    };
+    assert!(why.contains(&node(1).to_string()), "{why}");
+}
+
+#[test]
+fn a_damaged_journal_is_an_error_and_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.db");
+    fs::write(
+        &path,
+        b"this is no database, and long enough to be looked at as one",
+    )
+    .unwrap();
+    let Err(Exit::Journal(why)) = schema::open(&path, node(1)) else {
+        panic!()
+    };
+    assert!(why.contains("not re-created"), "{why}");
+    assert!(fs::read(&path).unwrap().starts_with(b"this is no database"));
+}
+
+#[test]
+fn nobody_else_may_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    store.record(&[Fact::Taken(request(1, 100))], at(1)).unwrap();
+    for file in fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(
+            file.metadata().unwrap().permissions().mode() & 0o077,
+            0,
+            "{:?}",
+            file.file_name()
+        );
+    }
+}
