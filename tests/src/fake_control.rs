@@ -222,11 +222,13 @@ impl FakeControl {
     pub fn try_push(&self, request: &ActionRequest) {
         let envelope = self.signer.seal(request).expect("a request is JSON");
         let data = serde_json::to_string(&envelope).expect("an envelope is JSON");
+        self.try_push_frame("action_request", &request.event_id.to_string(), &data);
+    }
+
+    /// Pushes any frame if a stream is open.
+    pub fn try_push_frame(&self, event: &str, id: &str, data: &str) {
         // Without a stream the story asks again.
-        let _ = self.try_push_raw(&format!(
-            "event: action_request\nid: {}\ndata: {data}\n\n",
-            request.event_id
-        ));
+        let _ = self.try_push_raw(&format!("event: {event}\nid: {id}\ndata: {data}\n\n"));
     }
 
     // ---- how it fails

@@ -170,7 +170,7 @@ async fn a_body_that_is_wrong_or_too_large_is_refused() {
     let mut huge = on_node("ping", node.id);
     huge["parameters"] = json!({"fill": "x".repeat(64 * 1024)});
     dispatch_refused(&world, huge.clone(), 400, "invalid_parameters").await;
-    huge["parameters"] = json!({"fill": "x".repeat(8 << 20)});
+    huge["parameters"] = json!({"fill": "x".repeat(200 * 1024)});
     dispatch_refused(&world, huge, 413, "request_body_too_large").await;
     for not_an_object in [json!([1]), json!("text"), json!(7)] {
         let mut odd = on_node("ping", node.id);
@@ -181,6 +181,16 @@ async fn a_body_that_is_wrong_or_too_large_is_refused() {
     let mut large = on_node("ping", node.id);
     large["parameters"] = json!({"fill": "x".repeat(64 * 1024 - 11)});
     assert_eq!(world.run(large).await.targets.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_far_past_the_limit_is_answered_before_the_connection_goes() {
+    let world = World::new().await;
+    let _node = world.node("n").start().await;
+    let huge = json!({"action": "ping", "all": true, "parameters": {"fill": "x".repeat(4 << 20)}});
+    for _ in 0..3 {
+        dispatch_refused(&world, huge.clone(), 413, "request_body_too_large").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -319,12 +329,28 @@ async fn a_revoked_or_expired_operator_token_opens_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_relation_an_operator_may_do_nothing() {
     let world = World::new().await;
-    let node = world.node("n").start().await;
-    world.alter("UPDATE relation_tuple SET subject = 'token:nobody'");
+    let node = world.node("n").labels("role=web").start().await;
+    let may_open_the_project_alone = format!(
+        "UPDATE relation_tuple SET relation = 'act', resource = 'project:{}'",
+        world.operator.project
+    );
+    world.alter(&may_open_the_project_alone);
+    let problem = dispatch_refused(&world, on_node("ping", node.id), 403, "permission_denied").await;
+    assert_eq!(problem.reason.as_deref(), Some("insufficient_relation"));
+    let problem = dispatch_refused(&world, on("ping", "role=web"), 422, "selector_empty_cohort").await;
+    assert!(
+        problem
+            .dropped
+            .iter()
+            .any(|d| d.reason == "insufficient_relation" && d.count == 1),
+        "{problem:?}"
+    );
+
+    // Whoever may nothing learns nothing, not even that the project exists.
+    world.alter("UPDATE relation_tuple SET relation = 'nothing'");
     let before = world.rows();
     let answer = world.operator.try_dispatch(&on_node("ping", node.id)).await;
-    let problem = answer.refused(403, "permission_denied");
-    assert_eq!(problem.reason.as_deref(), Some("insufficient_relation"));
+    let _ = answer.refused(404, "project_not_found");
     assert_eq!(world.rows(), before);
 }
 
@@ -499,9 +525,11 @@ async fn only_the_edges_of_the_status_machine_are_walked_and_an_end_is_an_end() 
     let rows = world.rows();
     let _ = node.report(&request, &ended).await.expect(200);
     assert_eq!(world.rows(), rows, "a re-post is no event");
-    for other in [Pending, Ack, Started, Failed, Cancelled, Timeout] {
+    for other in [Ack, Started, Failed, Cancelled, Timeout] {
         refused(&world, report(other), 409, "execution_already_terminal").await;
     }
+    // Nobody can report what only a dispatch makes.
+    refused(&world, report(Pending), 409, "invalid_state_transition").await;
     let still = world.operator.execution(sent.id).await;
     assert_eq!(still.updated_at, settled.updated_at);
     let kept = target(&still, node.id);
@@ -511,7 +539,7 @@ async fn only_the_edges_of_the_status_machine_are_walked_and_an_end_is_an_end() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_after_the_timeout_is_refused_and_kept_as_evidence() {
-    let world = World::new().await;
+    let world = World::with_config(Some("[limits]\nreport_grace_seconds = 1\n")).await;
     let node = BareNode::enroll(&world, "n=one").await;
     node.declare(&[]).await;
     let mut dispatch = on_node("ping", node.id);
@@ -606,9 +634,11 @@ async fn an_upload_needs_its_signed_url_and_its_declared_size() {
     let answer: CallbackResponse = node.report(&request, &declared).await.expect(200).json();
     let url = answer.output_upload_url.expect("an upload is offered");
 
-    let http = client_with_ca(&world.operator.ca_file);
+    // A refusal before the whole body was read costs the connection, so each try has one of its own.
     let put = |url: &str, bytes: usize| {
-        let mut ask = http.put(url).body(vec![b'o'; bytes]);
+        let mut ask = client_with_ca(&world.operator.ca_file)
+            .put(url)
+            .body(vec![b'o'; bytes]);
         for (name, value) in &answer.output_upload_headers {
             if name != "content-length" {
                 ask = ask.header(name, value);
@@ -637,7 +667,12 @@ async fn an_upload_needs_its_signed_url_and_its_declared_size() {
         answer.status,
         answer.text()
     );
-    let _ = Answer::to(http.get(&url)).await;
+    let answer = Answer::to(client_with_ca(&world.operator.ca_file).get(&url)).await;
+    assert!(
+        (400..500).contains(&answer.status),
+        "a URL to write with reads: {}",
+        answer.status
+    );
     assert_eq!(Answer::to(put(&url, 20_000)).await.status, 200);
     let ended = Callback {
         exit_code: Some(0),

@@ -46,11 +46,12 @@ fn say_seed(dice: &Dice) {
     eprintln!("MUSTER_STORY_SEED={}", dice.0);
 }
 
-/// Dispatches in a row and returns what was answered 201, however often control is not there.
+/// Dispatches until as many as asked were answered 201, however often control is not there.
 async fn dispatch_all(operator: Operator, nodes: Vec<NodeId>, mut dice: Dice) -> Vec<Execution> {
     let mut admitted = Vec::new();
     let path = operator.in_project("executions:dispatch");
-    for n in 0..DISPATCHES {
+    while admitted.len() < DISPATCHES {
+        let n = admitted.len();
         let mut body = match n % 4 {
             0 => on("count", "fleet=crash"),
             _ => on_node("count", nodes[n % nodes.len()]),
@@ -68,7 +69,7 @@ async fn dispatch_all(operator: Operator, nodes: Vec<NodeId>, mut dice: Dice) ->
             // Control is away, or was killed before it answered.
             Err(_) => sleep(Duration::from_millis(20)).await,
         }
-        sleep(dice.moment(120)).await;
+        sleep(dice.moment(150)).await;
     }
     admitted
 }
@@ -125,11 +126,6 @@ async fn killing_control_and_daemons_at_random_loses_nothing_and_repeats_nothing
     }
 
     let all = all_settled(&world).await;
-    assert!(
-        admitted.len() >= DISPATCHES / 4,
-        "only {} dispatches were admitted",
-        admitted.len()
-    );
     for execution in &admitted {
         assert!(
             all.contains_key(&execution.id),
@@ -183,7 +179,7 @@ async fn executions(world: &World) -> Vec<Execution> {
     }
 }
 
-/// At most one run per execution; exactly one where the node said that it succeeded; none where nobody asked.
+/// Exactly one run per execution that addressed the node, and none that nobody asked for.
 fn check_runs(node: &Node, all: &BTreeMap<ExecutionId, Execution>) {
     let runs = node.trace_lines("ran");
     let distinct: BTreeSet<&String> = runs.iter().collect();
@@ -213,16 +209,13 @@ fn check_runs(node: &Node, all: &BTreeMap<ExecutionId, Execution>) {
                 };
                 assert_eq!(target.output_ref, Some(done), "{target:?}");
             }
-            // A daemon that died with its supervisor between two facts says that it cannot know.
-            Status::Failed => {
-                assert!(
-                    target.error.as_ref().is_some_and(|e| !e.is_empty()),
-                    "a failure without a reason: {target:?}"
-                );
-            }
-            Status::Pending | Status::Ack | Status::Started | Status::Cancelled | Status::Timeout => {
-                panic!("neither succeeded nor failed: {target:?}");
-            }
+            // No supervisor was killed, so there is always somebody left who knows how the hook ended.
+            Status::Failed
+            | Status::Pending
+            | Status::Ack
+            | Status::Started
+            | Status::Cancelled
+            | Status::Timeout => panic!("it did not succeed: {target:?}\n{}", node.log()),
         }
     }
     for run in &runs {
