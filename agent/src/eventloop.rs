@@ -1,13 +1,15 @@
 //! The daemon: one loop that hears everything, asks the session what to do, makes it durable and does it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+mod recovery;
+
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
-    wire::{ActionKind, ActionRequest, BaselineUpdated, DetectedBy},
+    wire::{ActionRequest, BaselineUpdated, DetectedBy},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -28,9 +30,9 @@ use crate::{
     journal::Journal,
     outcome::Outcome,
     report::Reporter,
-    run_dir::{self, Found, RunDir},
-    runner::{self, Runner},
-    session::{Decision, Delivered, Effect, Fact, Input, Past, Recorded, Session, Stage},
+    run_dir::{self, RunDir},
+    runner::Runner,
+    session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
 };
 
@@ -176,72 +178,6 @@ impl Daemon {
             retry_at: None,
             prune_at: Instant::now(),
         })
-    }
-
-    /// Takes up every invocation that is not settled, and finds its running hook again if it has one.
-    async fn recover(&mut self) -> Result<(), Exit> {
-        let unreadable = |err| Exit::Journal(exit::chain(&err));
-        let rows = self
-            .journal
-            .ask(super::journal::Store::owed)
-            .await
-            .map_err(unreadable)?;
-        let mut kept = BTreeSet::new();
-        let mut recovered = Vec::new();
-        for row in rows {
-            kept.insert(row.request.execution_id.to_string());
-            let past = self.past_of(&row).await;
-            recovered.push((row, past));
-        }
-        self.sweep_runs(kept).await;
-        if !recovered.is_empty() {
-            log::info!(count = recovered.len(); "Took up what was not settled before the restart");
-        }
-        let decision = self.session.recover(recovered, self.clock.now());
-        self.perform(decision).await;
-        Ok(())
-    }
-
-    async fn past_of(&mut self, row: &Recorded) -> Option<Past> {
-        if row.stage != Stage::Started {
-            return None;
-        }
-        let (execution, attempt) = (row.request.execution_id, row.attempt);
-        match row.request.kind {
-            // A builtin died with the daemon that ran it. It only looked, so it may look again.
-            ActionKind::Builtin => return Some(Past::NeverRan),
-            ActionKind::Hook => {}
-        }
-        let run = RunDir::of(&self.config.state_dir, execution, attempt);
-        let found = run.examine(&self.runner.boot_id);
-        let (action, found) = (row.request.action.clone(), found);
-        match found {
-            Ok(Found::Running(supervisor)) => {
-                log::info!(execution_id:% = execution, action:% = action; "Found a running hook again");
-                let runner = Arc::clone(&self.runner);
-                self.work.spawn(async move {
-                    let outcome = runner.adopt(execution, attempt, supervisor).await;
-                    Event::Ended { execution, outcome }
-                });
-                Some(Past::Running)
-            }
-            Ok(Found::NeverRan) => Some(Past::NeverRan),
-            other => {
-                let outcome = runner::outcome_of(other);
-                log::info!(execution_id:% = execution, action:% = action, status:% = outcome.status();
-                    "A hook ended while the daemon was away");
-                Some(Past::Ended(outcome))
-            }
-        }
-    }
-
-    /// Removes run directories that belong to nothing any more, as a stop between two steps can leave them.
-    async fn sweep_runs(&self, kept: BTreeSet<String>) {
-        let dir = run_dir::runs_dir(&self.config.state_dir);
-        let swept = spawn_blocking(move || run_dir::sweep(&dir, &kept)).await;
-        if let Ok(Err(err)) = swept {
-            log::warn!(error:% = err; "Old run directories could not be removed");
-        }
     }
 
     async fn work_on(&mut self, mut heard: mpsc::Receiver<Event>) -> Result<(), Exit> {

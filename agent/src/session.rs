@@ -3,65 +3,20 @@
 //! Whatever is decided is a [`Decision`]: facts to make durable first, then effects. A request that was seen before is
 //! never run again; it is answered by telling its present stage once more.
 
+mod invocation;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
-use muster_shared::{
-    ids::ExecutionId,
-    status::Status,
-    time::Timestamp,
-    wire::{ActionKind, ActionRequest},
-};
+use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp, wire::ActionRequest};
 
 use crate::outcome::{Ended, Outcome};
-
-#[cfg(test)]
-mod tests;
-
-/// How far an invocation is on this node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
-    Taken,
-    Started,
-    Ended(Outcome),
-}
-
-/// How far control is known to know.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Reported {
-    Nothing,
-    Ack,
-    Started,
-    Terminal,
-}
-
-impl Reported {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Ack => "ack",
-            Self::Started => "started",
-            Self::Terminal => "terminal",
-        }
-    }
-
-    pub(crate) fn parse(raw: &str) -> Option<Self> {
-        [Self::Nothing, Self::Ack, Self::Started, Self::Terminal]
-            .into_iter()
-            .find(|known| known.as_str() == raw)
-    }
-
-    const fn once(told: Status) -> Self {
-        match told {
-            Status::Pending => Self::Nothing,
-            Status::Ack => Self::Ack,
-            Status::Started => Self::Started,
-            Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => Self::Terminal,
-        }
-    }
-}
+use invocation::{Invocation, Lane};
+pub(crate) use invocation::{Reported, Stage};
 
 /// A row of the journal.
 #[derive(Clone, Debug)]
@@ -183,62 +138,6 @@ pub(crate) enum Input {
 pub(crate) struct Decision {
     pub(crate) facts: Vec<Fact>,
     pub(crate) effects: Vec<Effect>,
-}
-
-/// Read-only actions run beside anything; the others one at a time, in the order of their arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lane {
-    ReadOnly,
-    Serial,
-}
-
-#[derive(Debug)]
-struct Invocation {
-    request: Arc<ActionRequest>,
-    attempt: u32,
-    stage: Stage,
-    reported: Reported,
-    posting: bool,
-    /// Known to this process only, because the journal could not take it.
-    volatile: bool,
-}
-
-impl Invocation {
-    fn of(row: Recorded) -> Self {
-        Self {
-            request: Arc::new(row.request),
-            attempt: row.attempt,
-            stage: row.stage,
-            reported: row.reported,
-            posting: false,
-            volatile: false,
-        }
-    }
-
-    fn lane(&self) -> Lane {
-        match self.request.kind {
-            ActionKind::Builtin => Lane::ReadOnly,
-            ActionKind::Hook => Lane::Serial,
-        }
-    }
-
-    /// The next status that control has to hear, if any.
-    fn owed(&self) -> Option<Status> {
-        match (self.reported, &self.stage) {
-            (Reported::Nothing, Stage::Taken | Stage::Started | Stage::Ended(_)) => Some(Status::Ack),
-            (Reported::Ack, Stage::Started) => Some(Status::Started),
-            // What timed out before it started goes there directly; every other ending has to pass through.
-            (Reported::Ack, Stage::Ended(outcome)) => Some(if outcome.ended == Ended::Expired {
-                outcome.status()
-            } else {
-                Status::Started
-            }),
-            (Reported::Started, Stage::Ended(outcome)) => Some(outcome.status()),
-            (Reported::Ack, Stage::Taken)
-            | (Reported::Started, Stage::Taken | Stage::Started)
-            | (Reported::Terminal, Stage::Taken | Stage::Started | Stage::Ended(_)) => None,
-        }
-    }
 }
 
 pub(crate) struct Session {

@@ -1,5 +1,8 @@
 use super::*;
-use muster_shared::{ids::NodeId, wire::Base64};
+use muster_shared::{
+    ids::NodeId,
+    wire::{ActionKind, Base64},
+};
 
 use crate::outcome::Output;
 

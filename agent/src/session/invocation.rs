@@ -1,0 +1,110 @@
+//! One invocation: how far it is here, how far control knows, and what control has to hear next.
+
+use std::sync::Arc;
+
+use muster_shared::{
+    status::Status,
+    wire::{ActionKind, ActionRequest},
+};
+
+use super::Recorded;
+use crate::outcome::{Ended, Outcome};
+
+/// How far an invocation is on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Taken,
+    Started,
+    Ended(Outcome),
+}
+
+/// How far control is known to know.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Reported {
+    Nothing,
+    Ack,
+    Started,
+    Terminal,
+}
+
+impl Reported {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Ack => "ack",
+            Self::Started => "started",
+            Self::Terminal => "terminal",
+        }
+    }
+
+    pub(crate) fn parse(raw: &str) -> Option<Self> {
+        [Self::Nothing, Self::Ack, Self::Started, Self::Terminal]
+            .into_iter()
+            .find(|known| known.as_str() == raw)
+    }
+
+    pub(super) const fn once(told: Status) -> Self {
+        match told {
+            Status::Pending => Self::Nothing,
+            Status::Ack => Self::Ack,
+            Status::Started => Self::Started,
+            Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => Self::Terminal,
+        }
+    }
+}
+
+/// Read-only actions run beside anything; the others one at a time, in the order of their arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lane {
+    ReadOnly,
+    Serial,
+}
+
+#[derive(Debug)]
+pub(super) struct Invocation {
+    pub(super) request: Arc<ActionRequest>,
+    pub(super) attempt: u32,
+    pub(super) stage: Stage,
+    pub(super) reported: Reported,
+    pub(super) posting: bool,
+    /// Known to this process only, because the journal could not take it.
+    pub(super) volatile: bool,
+}
+
+impl Invocation {
+    pub(super) fn of(row: Recorded) -> Self {
+        Self {
+            request: Arc::new(row.request),
+            attempt: row.attempt,
+            stage: row.stage,
+            reported: row.reported,
+            posting: false,
+            volatile: false,
+        }
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        match self.request.kind {
+            ActionKind::Builtin => Lane::ReadOnly,
+            ActionKind::Hook => Lane::Serial,
+        }
+    }
+
+    /// The next status that control has to hear, if any.
+    pub(super) fn owed(&self) -> Option<Status> {
+        match (self.reported, &self.stage) {
+            (Reported::Nothing, Stage::Taken | Stage::Started | Stage::Ended(_)) => Some(Status::Ack),
+            (Reported::Ack, Stage::Started) => Some(Status::Started),
+            // What timed out before it started goes there directly; every other ending has to pass through.
+            (Reported::Ack, Stage::Ended(outcome)) => Some(if outcome.ended == Ended::Expired {
+                outcome.status()
+            } else {
+                Status::Started
+            }),
+            (Reported::Started, Stage::Ended(outcome)) => Some(outcome.status()),
+            (Reported::Ack, Stage::Taken)
+            | (Reported::Started, Stage::Taken | Stage::Started)
+            | (Reported::Terminal, Stage::Taken | Stage::Started | Stage::Ended(_)) => None,
+        }
+    }
+}
