@@ -127,6 +127,10 @@ impl Client {
         self.ask(Method::PATCH, route, Some(body)).await
     }
 
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, route: &Route) -> Result<T, Failure> {
+        self.ask(Method::DELETE, route, None::<&()>).await
+    }
+
     /// Follows the cursor until `limit` items are there, or all of them.
     pub(crate) async fn pages<T: DeserializeOwned>(
         &self,

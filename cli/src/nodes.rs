@@ -33,6 +33,8 @@ pub(crate) enum NodeCommand {
     Show(NodeArg),
     /// Set labels (key=value) and remove them (key-)
     Label(LabelArgs),
+    /// Decommission a node: its key opens nothing any more, its history stays
+    Rm(NodeArg),
 }
 
 #[derive(Args, Debug)]
@@ -72,6 +74,17 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
                 session,
                 &client.get(&Route::new(["v1", "nodes", &id.to_string()])).await?,
             )?;
+        }
+        NodeCommand::Rm(NodeArg { node }) => {
+            let (client, project) = session.control()?;
+            let id = lookup::node_id(&client, project, &node).await?;
+            let gone: NodeSummary = client
+                .delete(&Route::new(["v1", "nodes", &id.to_string()]))
+                .await?;
+            let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+            session.screen.one(&gone, name, |node, wide| {
+                table(std::slice::from_ref(node), wide, Timestamp::now())
+            })?;
         }
         NodeCommand::Label(LabelArgs { node, changes }) => {
             let patch = parse_changes(&changes).map_err(Failure::Usage)?;

@@ -71,10 +71,11 @@ CREATE TABLE node (
     last_seen_ms      INTEGER,
     capabilities_ms   INTEGER,
     decommissioned_ms INTEGER,
-    UNIQUE (project_id, name),
     -- The same token with the same enrolment is the same node: a lost answer costs nothing.
     UNIQUE (bootstrap_token_id, enrollment_id)
 );
+-- A name is free again once its node is decommissioned.
+CREATE UNIQUE INDEX node_name_idx ON node (project_id, name) WHERE decommissioned_ms IS NULL;
 CREATE INDEX node_machine_id_idx ON node (domain_id, machine_id);
 
 CREATE TABLE node_label (

@@ -89,11 +89,10 @@ fn hook_is_verified(node: &Candidate) -> bool {
 }
 
 impl FailedGate {
-    /// The word for it on the wire; `None` for what a requester must not learn the existence of.
+    /// The word for it on the wire; `None` for what a requester must not learn of, or has no use for.
     const fn reason(self) -> Option<&'static str> {
         match self {
-            Self::ForeignDomain | Self::ForeignProject => None,
-            Self::Decommissioned => Some("decommissioned"),
+            Self::ForeignDomain | Self::ForeignProject | Self::Decommissioned => None,
             Self::InsufficientRelation => Some("insufficient_relation"),
             Self::ActionNotDeclared => Some("action_not_declared"),
             Self::HookIntegrityViolation => Some("hook_integrity_violation"),

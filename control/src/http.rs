@@ -57,7 +57,10 @@ pub(crate) fn router(control: Shared) -> Router {
             post(operator::issue_token),
         )
         .route("/v1/nodes", get(operator::list_nodes))
-        .route("/v1/nodes/{node}", get(operator::get_node))
+        .route(
+            "/v1/nodes/{node}",
+            get(operator::get_node).delete(operator::decommission_node),
+        )
         .route("/v1/nodes/{node}/labels", patch(operator::patch_labels))
         .route("/v1/integrity-violations", get(operator::list_violations))
         .route("/v1/labels/selectors/preview", post(operator::preview_selector))

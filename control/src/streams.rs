@@ -64,6 +64,11 @@ impl NodeStreams {
         }
     }
 
+    /// Ends a node's stream, if it has one here.
+    pub(crate) fn disconnect(&self, node: NodeId) {
+        lock(&self.0).streams.remove(&node);
+    }
+
     pub(crate) fn is_connected(&self, node: NodeId) -> bool {
         lock(&self.0).streams.contains_key(&node)
     }

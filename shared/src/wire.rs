@@ -128,7 +128,7 @@ pub struct Execution {
 /// How many nodes one gate dropped, and some of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Dropped {
-    /// `insufficient_relation`, `action_not_declared`, `hook_integrity_violation` or `decommissioned`.
+    /// `insufficient_relation`, `action_not_declared` or `hook_integrity_violation`.
     pub reason: String,
     pub count: u64,
     pub sample: Vec<NodeId>,

@@ -346,6 +346,35 @@ pub(super) async fn get_node(
     Ok(Json(summary(&control, node)))
 }
 
+fn require_operates(operates: bool, what: &str) -> Result<(), ApiError> {
+    if operates {
+        return Ok(());
+    }
+    let why = format!("{what} needs the relation operator on the project or its domain");
+    Err(ApiError::denied(
+        "permission_denied",
+        "insufficient_relation",
+        why,
+    ))
+}
+
+/// Takes a node out of service, and answers with it. What it has not reported by then ends at its deadline; its history
+/// stays.
+pub(super) async fn decommission_node(
+    State(control): State<Shared>,
+    Operator(requester): Operator,
+    Path(raw): Path<String>,
+) -> Result<Json<NodeSummary>, ApiError> {
+    let (node, operates) = visible_node(&control, &requester, &raw).await?;
+    require_operates(operates, "decommissioning a node")?;
+    let mut tx = control.store.begin().await?;
+    tx.decommission(node.id, Timestamp::now()).await?;
+    tx.commit().await?;
+    control.node_streams.disconnect(node.id);
+    log::info!(node_id:% = node.id, by = requester.subject; "Decommissioned node {}", node.name);
+    Ok(Json(summary(&control, node)))
+}
+
 pub(super) async fn patch_labels(
     State(control): State<Shared>,
     Operator(requester): Operator,
@@ -353,13 +382,7 @@ pub(super) async fn patch_labels(
     body: Body,
 ) -> Result<Json<NodeSummary>, ApiError> {
     let (node, operates) = visible_node(&control, &requester, &raw).await?;
-    if !operates {
-        return Err(ApiError::denied(
-            "permission_denied",
-            "insufficient_relation",
-            "changing labels needs the relation operator on the project or its domain",
-        ));
-    }
+    require_operates(operates, "changing labels")?;
     let patch: LabelPatch = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let invalid = |err: labels::BadLabel| ApiError::bad_request("invalid_label", err.to_string());
     labels::check_given(&patch.set).map_err(invalid)?;

@@ -345,11 +345,13 @@ impl Tx {
         project: ProjectId,
         name: &str,
     ) -> Result<bool, StoreError> {
-        let row = sqlx::query("SELECT 1 FROM node WHERE project_id = $1 AND name = $2")
-            .bind(project.uuid())
-            .bind(name)
-            .fetch_optional(&mut *self.0)
-            .await?;
+        let row = sqlx::query(
+            "SELECT 1 FROM node WHERE project_id = $1 AND name = $2 AND decommissioned_ms IS NULL",
+        )
+        .bind(project.uuid())
+        .bind(name)
+        .fetch_optional(&mut *self.0)
+        .await?;
         Ok(row.is_some())
     }
 
@@ -367,6 +369,16 @@ impl Tx {
         .bind(machine_id)
         .fetch_all(&mut *self.0)
         .await?)
+    }
+
+    /// Takes a node out of service for good: its NSK opens nothing any more, its history stays.
+    pub(crate) async fn decommission(&mut self, node: NodeId, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query("UPDATE node SET decommissioned_ms = $2 WHERE id = $1 AND decommissioned_ms IS NULL")
+            .bind(node.uuid())
+            .bind(now.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
     }
 
     pub(crate) async fn set_label(&mut self, node: NodeId, key: &str, value: &str) -> Result<(), StoreError> {
