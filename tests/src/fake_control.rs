@@ -79,9 +79,9 @@ impl FakeControl {
     }
 
     /// Enrols a daemon that a story has prepared, starts it and waits for its stream.
-    pub async fn start_node(&self, prepare: impl FnOnce(&mut Musterd)) -> Musterd {
+    pub async fn start_node(&self, prepare: impl FnOnce(&Musterd)) -> Musterd {
         let mut musterd = Musterd::new(self.dir.path(), "node");
-        prepare(&mut musterd);
+        prepare(&musterd);
         let _ = musterd
             .try_enroll(&self.shared.base(), BOOTSTRAP_TOKEN, &self.ca_file)
             .await

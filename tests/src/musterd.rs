@@ -20,7 +20,7 @@ pub struct Musterd {
     pub dir: PathBuf,
     pub state: PathBuf,
     pub hooks: PathBuf,
-    config: Option<PathBuf>,
+    config: PathBuf,
     daemon: Option<Daemon>,
 }
 
@@ -34,21 +34,22 @@ impl Musterd {
         let dir = under.join(name);
         let (state, hooks) = (dir.join("state"), dir.join("hooks.d"));
         fs::create_dir_all(&hooks).expect("directories can be made");
+        // Empty, and named: this machine may be a node itself, with a configuration of its own.
+        let config = dir.join("agent.toml");
+        fs::write(&config, "").expect("the configuration can be written");
         Self {
             name: name.to_owned(),
             dir,
             state,
             hooks,
-            config: None,
+            config,
             daemon: None,
         }
     }
 
     /// Gives it a configuration file, read at its next start.
-    pub fn configure(&mut self, toml: &str) {
-        let path = self.dir.join("agent.toml");
-        fs::write(&path, toml).expect("the configuration can be written");
-        self.config = Some(path);
+    pub fn configure(&self, toml: &str) {
+        fs::write(&self.config, toml).expect("the configuration can be written");
     }
 
     /// Installs a hook as an admin would: written beside, then renamed into place with its mode.
@@ -104,10 +105,11 @@ impl Musterd {
     #[must_use]
     pub fn run_command(&self) -> Command {
         let mut command = self.command("run");
-        command.arg("--hooks-dir").arg(&self.hooks);
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
+        command
+            .arg("--hooks-dir")
+            .arg(&self.hooks)
+            .arg("--config")
+            .arg(&self.config);
         command
     }
 

@@ -350,7 +350,7 @@ impl NodeToBe<'_> {
     }
 
     #[must_use]
-    pub fn config(mut self, toml: &str) -> Self {
+    pub fn config(self, toml: &str) -> Self {
         self.musterd.configure(toml);
         self
     }

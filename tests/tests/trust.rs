@@ -331,7 +331,7 @@ async fn large_output_is_uploaded_as_the_answer_says() {
 // ---- hooks
 
 /// What a bad hook must lead to: not declared, and refused when it is asked for all the same.
-async fn refused_on_the_node(spoil: impl FnOnce(&mut Musterd)) {
+async fn refused_on_the_node(spoil: impl FnOnce(&Musterd)) {
     let control = FakeControl::new().await;
     let node = control
         .start_node(|node| {
