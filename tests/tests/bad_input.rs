@@ -615,44 +615,59 @@ async fn output_that_does_not_fit_its_tier_is_refused() {
         .expect(200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upload_needs_its_signed_url_and_its_declared_size() {
-    let world = World::new().await;
-    let node = BareNode::enroll(&world, "n=one").await;
+const UPLOAD_BYTES: usize = 20_000;
+
+/// An invocation that has declared its output, and the URL it was offered.
+async fn offered(world: &World, node: &BareNode) -> (ActionRequest, String) {
     node.declare(&[]).await;
     let _sent = world.dispatch(on_node("ping", node.id)).await;
     let mut frames = node.stream().await;
-    let request = node.next_request(&mut frames).await;
+    let request = node.next_request(&mut frames).await.into_inner();
     let _ = node
         .report(&request, &Callback::of(Status::Ack))
         .await
         .expect(200);
     let declared = Callback {
-        declared_output_bytes: Some(20_000),
+        declared_output_bytes: Some(UPLOAD_BYTES as u64),
         ..Callback::of(Status::Started)
     };
     let answer: CallbackResponse = node.report(&request, &declared).await.expect(200).json();
-    let url = answer.output_upload_url.expect("an upload is offered");
+    (request, answer.output_upload_url.expect("an upload is offered"))
+}
 
-    // A refusal before the whole body was read costs the connection, so each try has one of its own.
-    let put = |url: &str, bytes: usize| {
-        let mut ask = client_with_ca(&world.operator.ca_file)
-            .put(url)
-            .body(vec![b'o'; bytes]);
-        for (name, value) in &answer.output_upload_headers {
-            if name != "content-length" {
-                ask = ask.header(name, value);
-            }
-        }
-        ask
+async fn put(world: &World, url: &str, body: Vec<u8>) -> Answer {
+    // A refusal before the whole body was read may cost the connection, so each try has one of its own.
+    Answer::to(client_with_ca(&world.operator.ca_file).put(url).body(body)).await
+}
+
+async fn settle_with_upload(node: &BareNode, request: &ActionRequest, content: &[u8]) {
+    let output = CallbackOutput {
+        object_key: Some(output_key(request.execution_id, node.id)),
+        sha256: Some(Digest::of(content)),
+        inline: None,
     };
+    let ended = Callback {
+        exit_code: Some(0),
+        output: Some(output),
+        ..Callback::of(Status::Succeeded)
+    };
+    let _ = node.report(request, &ended).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_needs_its_signed_url_and_its_declared_size() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let (request, url) = offered(&world, &node).await;
+    let content = vec![b'o'; UPLOAD_BYTES];
+
     let (place, query) = url.split_once('?').expect("the signature is in the query");
     let mut tampered = query.to_owned();
     let last = tampered.pop().expect("a signature");
     tampered.push(if last == 'A' { 'B' } else { 'A' });
     let elsewhere = url.replacen(&node.id.to_string(), &request.execution_id.to_string(), 1);
     for bad in [place.to_owned(), format!("{place}?{tampered}"), elsewhere] {
-        let answer = Answer::to(put(&bad, 20_000)).await;
+        let answer = put(&world, &bad, content.clone()).await;
         assert!(
             matches!(answer.status, 400 | 401 | 403 | 404),
             "{bad}: {} {}",
@@ -660,41 +675,49 @@ async fn an_upload_needs_its_signed_url_and_its_declared_size() {
             answer.text()
         );
     }
-    let answer = Answer::to(put(&url, 20_001)).await;
-    assert!(
-        matches!(answer.status, 400 | 403 | 413),
-        "{} {}",
-        answer.status,
-        answer.text()
-    );
+    for wrong_size in [UPLOAD_BYTES + 1, UPLOAD_BYTES - 1] {
+        let answer = put(&world, &url, vec![b'o'; wrong_size]).await;
+        assert!(
+            matches!(answer.status, 400 | 403 | 413),
+            "{} {}",
+            answer.status,
+            answer.text()
+        );
+    }
     let answer = Answer::to(client_with_ca(&world.operator.ca_file).get(&url)).await;
     assert!(
         (400..500).contains(&answer.status),
         "a URL to write with reads: {}",
         answer.status
     );
-    assert_eq!(Answer::to(put(&url, 20_000)).await.status, 200);
-    let ended = Callback {
-        exit_code: Some(0),
-        declared_output_bytes: Some(20_000),
-        output: Some(CallbackOutput {
-            object_key: Some(output_key(request.execution_id, node.id)),
-            sha256: Some(Digest::of(&[b'o'; 20_000])),
-            inline: None,
-        }),
-        ..Callback::of(Status::Succeeded)
-    };
-    let _ = node.report(&request, &ended).await.expect(200);
-    assert_eq!(
-        world.operator.output(request.execution_id, node.id).await,
-        vec![b'o'; 20_000]
+
+    assert_eq!(put(&world, &url, content.clone()).await.status, 200);
+    settle_with_upload(&node, &request, &content).await;
+    assert!(
+        world.operator.output(request.execution_id, node.id).await == content,
+        "other bytes"
     );
-    // What is settled is not written over.
-    let answer = Answer::to(put(&url, 20_000).body(vec![b'X'; 20_000])).await;
-    assert_ne!(answer.status, 500, "{}", answer.text());
-    assert_eq!(
-        world.operator.output(request.execution_id, node.id).await,
-        vec![b'o'; 20_000]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_upload_url_does_not_write_over_evidence() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let (request, url) = offered(&world, &node).await;
+    let content = vec![b'o'; UPLOAD_BYTES];
+    assert_eq!(put(&world, &url, content.clone()).await.status, 200);
+    settle_with_upload(&node, &request, &content).await;
+
+    let answer = put(&world, &url, vec![b'X'; UPLOAD_BYTES]).await;
+    assert!(
+        (400..500).contains(&answer.status),
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
+    assert!(
+        world.operator.output(request.execution_id, node.id).await == content,
+        "evidence was written over"
     );
 }
 

@@ -14,9 +14,20 @@ const DISPATCHES: usize = 200;
 const KILLS_OF_CONTROL: usize = 10;
 const KILLS_OF_DAEMONS: usize = 25;
 
-/// Appends its execution's id and takes a moment, so that kills fall before, into and after it.
-const HOOK: &str =
-    "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >> @DIR@/ran\nsleep 0.0$((MUSTER_PARAM_N % 10))\necho done\n";
+/// Appends its execution's id and takes a while, so that kills fall before, into and after it. Every fifth one writes more
+/// than fits into a callback.
+const HOOK: &str = "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >> @DIR@/ran\nsleep 0.$((MUSTER_PARAM_N % 8))\n\
+                    [ $((MUSTER_PARAM_N % 5)) = 0 ] && head -c 20000 /dev/zero | tr '\\0' x\necho done\n";
+
+fn output_of(n: u64) -> Vec<u8> {
+    let mut output = if n.is_multiple_of(5) {
+        vec![b'x'; 20_000]
+    } else {
+        vec![]
+    };
+    output.extend(b"done\n");
+    output
+}
 
 /// A small generator whose whole state is one printable number (xorshift64, Marsaglia 2003).
 struct Dice(u64);
@@ -204,10 +215,13 @@ fn check_runs(node: &Node, all: &BTreeMap<ExecutionId, Execution>) {
                     execution.id, node.name
                 );
                 assert_eq!(target.exit_code, Some(0), "{target:?}");
-                let done = OutputRef::Inline {
-                    inline_bytes: Base64(b"done\n".to_vec()),
+                let n = execution.parameters.as_ref().and_then(|p| p["n"].as_u64());
+                let expected = output_of(n.expect("each dispatch has a number"));
+                let kept = match target.output_ref.as_ref().expect("each run writes something") {
+                    OutputRef::Inline { inline_bytes } => Digest::of(&inline_bytes.0),
+                    OutputRef::ObjectStore { sha256, .. } => *sha256,
                 };
-                assert_eq!(target.output_ref, Some(done), "{target:?}");
+                assert_eq!(kept, Digest::of(&expected), "{target:?}");
             }
             // No supervisor was killed, so there is always somebody left who knows how the hook ended.
             Status::Failed
