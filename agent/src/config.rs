@@ -165,9 +165,13 @@ mod tests {
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let config = load("state_dir = \"/s\"\nhooks_dir = \"/other\"\nrunning_max = 2\n").unwrap();
         assert_eq!((config.state_dir, config.hooks_dir), ("/s".into(), "/h".into()));
+        assert_eq!((config.limits.running_max, config.limits.queue_max), (2, 64));
+    }
+
+    #[test]
+    fn a_relative_path_is_made_absolute() {
         let config = load("state_dir = \"here\"\n").unwrap();
         assert_eq!(config.state_dir, std::env::current_dir().unwrap().join("here"));
-        assert_eq!((config.limits.running_max, config.limits.queue_max), (2, 64));
     }
 
     #[test]

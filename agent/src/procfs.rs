@@ -55,6 +55,27 @@ pub(crate) fn descendants(ancestor: i32) -> Vec<Stat> {
     found
 }
 
+/// Every live process whose environment began with this variable. Whoever clears its environment is not found.
+pub(crate) fn with_variable(name: &str, value: &str) -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let wanted = format!("{name}={value}");
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    // The start is read before the environment, so that a pid that changes hands in between is told apart.
+    let holds = |process: &Stat| {
+        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == wanted.as_bytes())
+    };
+    pids.filter_map(stat)
+        .filter(|process| !process.zombie && holds(process))
+        .collect()
+}
+
 /// Signals exactly this process: a pid that passed to another one since it was read is left alone.
 pub(crate) fn signal(process: Stat, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else {

@@ -12,7 +12,7 @@ use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
 };
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::{
     sync::{mpsc, watch},
     task::spawn_blocking,
@@ -30,7 +30,7 @@ use crate::{
     },
     journal::Journal,
     outcome::{Ended, Outcome, Output},
-    parameters, readiness,
+    parameters, procfs, readiness,
     run_dir::{Found, RunDir, Spec},
 };
 
@@ -58,7 +58,7 @@ impl Runner {
     /// Waits for a supervisor that an earlier daemon started.
     pub(crate) async fn adopt(&self, execution: ExecutionId, attempt: u32, supervisor: OwnedFd) -> Outcome {
         wait_for(supervisor).await;
-        self.result_of(RunDir::of(&self.config.state_dir, execution, attempt))
+        self.result_of(execution, RunDir::of(&self.config.state_dir, execution, attempt))
             .await
     }
 
@@ -148,7 +148,7 @@ impl Runner {
         if let Err(err) = child.wait() {
             log::warn!(execution_id:% = request.execution_id, error:% = err; "A supervisor could not be reaped");
         }
-        Ok(self.result_of(run).await)
+        Ok(self.result_of(request.execution_id, run).await)
     }
 
     async fn pin(&self, request: &ActionRequest) -> Result<Pinned, Outcome> {
@@ -209,15 +209,39 @@ impl Runner {
         Err(Outcome::refused("hook_integrity_violation", why))
     }
 
-    async fn result_of(&self, run: RunDir) -> Outcome {
+    async fn result_of(&self, execution: ExecutionId, run: RunDir) -> Outcome {
         let boot_id = self.boot_id.clone();
         let examined = spawn_blocking(move || match run.examine(&boot_id) {
             Ok(Found::NeverRan) => Outcome::refused("hook_not_started", complaint(&run)),
+            Ok(Found::Lost(why)) => {
+                end_survivors(execution);
+                outcome_of(Ok(Found::Lost(why)))
+            }
             found => outcome_of(found),
         });
         examined
             .await
             .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
+    }
+}
+
+/// Ends what a hook started and its dead supervisor can no longer end. The hook itself died with the supervisor.
+pub(crate) fn end_survivors(execution: ExecutionId) {
+    const ROUNDS_MAX: u32 = 20;
+    let mut killed = 0;
+    for _ in 0..ROUNDS_MAX {
+        let survivors = procfs::with_variable("MUSTER_EXECUTION_ID", &execution.to_string());
+        if survivors.is_empty() {
+            break;
+        }
+        killed += survivors.len();
+        survivors
+            .into_iter()
+            .for_each(|process| procfs::signal(process, Signal::KILL));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if killed > 0 {
+        log::warn!(execution_id:% = execution, killed; "Killed what a hook had left behind its dead supervisor");
     }
 }
 

@@ -59,6 +59,9 @@ impl Daemon {
             }
             Ok(Found::NeverRan) => Some(Past::NeverRan),
             other => {
+                if matches!(other, Ok(Found::Lost(_))) {
+                    runner::end_survivors(execution);
+                }
                 let outcome = runner::outcome_of(other);
                 log::info!(execution_id:% = execution, action:% = action, status:% = outcome.status();
                     "A hook ended while the daemon was away");
