@@ -3,6 +3,7 @@
 mod auth;
 mod body;
 mod cursor;
+mod linger;
 mod node;
 mod operator;
 mod outputs;
@@ -77,6 +78,7 @@ pub(crate) fn router(control: Shared) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::map_request(linger::wrap))
         .with_state(control)
 }
 

@@ -17,7 +17,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution};
+pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
 pub(crate) use outbox::Owed;

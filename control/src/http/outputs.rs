@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use muster_shared::{time::Timestamp, wire::OutputRef};
+use muster_shared::{ids::ExecutionId, time::Timestamp, wire::OutputRef};
 
 use super::{
     auth::{InProject, parse_node},
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     control::Shared,
     outputs::{OutputStore, UploadClaim},
+    store::TargetState,
 };
 
 /// `PUT` through a URL that this service signed. The signature is the permission: no other is asked for.
@@ -34,8 +35,31 @@ pub(super) async fn accept(
     };
     let invocation = (parse_execution(&execution)?, parse_node(&node)?);
     let chunks = body.into_data_stream().map_err(std::io::Error::other).boxed();
-    store.accept(invocation, &claim, chunks, Timestamp::now()).await?;
+    open_still(
+        control.store.target_now(invocation.0, invocation.1).await?,
+        invocation.0,
+    )?;
+    let received = store
+        .receive(invocation, &claim, chunks, Timestamp::now())
+        .await?;
+    // The bytes may have taken minutes to come. Asked again under the write lock, which no report can pass: what is
+    // settled is not written over.
+    let mut tx = control.store.begin().await?;
+    open_still(tx.target(invocation.0, invocation.1).await?, invocation.0)?;
+    received.keep().await?;
     Ok(StatusCode::OK)
+}
+
+fn open_still(target: Option<TargetState>, execution: ExecutionId) -> Result<(), ApiError> {
+    match target {
+        Some(target) if !target.status.is_terminal() => Ok(()),
+        Some(_) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "execution_already_terminal",
+            "the invocation is settled, and its output with it",
+        )),
+        None => Err(execution_not_found(execution)),
+    }
 }
 
 /// The kept output of one invocation, byte for byte.

@@ -63,14 +63,14 @@ impl LocalStore {
         }
     }
 
-    /// Takes the upload that a URL was signed for: all of it, durably and at once, or nothing.
-    pub(crate) async fn accept(
+    /// Receives the upload that a URL was signed for: all of it, or nothing. It takes no effect until it is kept.
+    pub(crate) async fn receive(
         &self,
         (execution, node): (ExecutionId, NodeId),
         claim: &UploadClaim,
         body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
         now: Timestamp,
-    ) -> Result<(), UploadRefused> {
+    ) -> Result<Received, UploadRefused> {
         let key = output_key(execution, node);
         let tag = URL_SAFE_NO_PAD
             .decode(&claim.signature)
@@ -91,16 +91,13 @@ impl LocalStore {
         tokio::fs::create_dir_all(&dir).await?;
         // A name of its own for every try: two tries at once never write into each other.
         let partial = dir.join(format!(".{}.part", URL_SAFE_NO_PAD.encode(chance::<9>()?)));
-        let stored = write_exactly(&partial, claim.length, body).await;
-        if let Err(err) = stored {
-            let _ = tokio::fs::remove_file(&partial).await;
-            return Err(err);
-        }
-        tokio::fs::rename(&partial, &path).await?;
-        for dir in [dir.as_path(), dir.parent().unwrap_or(&self.dir), &self.dir] {
-            tokio::fs::File::open(dir).await?.sync_all().await?;
-        }
-        Ok(())
+        let received = Received {
+            partial,
+            path,
+            store: self.dir.clone(),
+        };
+        write_exactly(&received.partial, claim.length, body).await?;
+        Ok(received)
     }
 
     pub(super) async fn read(&self, key: &str) -> Result<Download, OutputError> {
@@ -121,6 +118,36 @@ impl LocalStore {
             len: Some(len),
             body: chunks.boxed(),
         })
+    }
+}
+
+/// An upload that came whole. Dropped without being kept, it was never there.
+pub(crate) struct Received {
+    partial: PathBuf,
+    path: PathBuf,
+    store: PathBuf,
+}
+
+impl Received {
+    /// Puts it in place, durably and at once.
+    pub(crate) async fn keep(self) -> Result<(), UploadRefused> {
+        tokio::fs::rename(&self.partial, &self.path).await?;
+        for dir in self
+            .path
+            .ancestors()
+            .skip(1)
+            .take_while(|dir| dir.starts_with(&self.store))
+        {
+            tokio::fs::File::open(dir).await?.sync_all().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        // Gone already once it was kept; of the others nothing may stay behind.
+        let _ = std::fs::remove_file(&self.partial);
     }
 }
 
@@ -220,7 +247,9 @@ mod tests {
         ) -> Result<(), UploadRefused> {
             let body = futures_util::stream::iter([Ok(Bytes::from_static(bytes))]);
             self.store
-                .accept((self.execution, self.node), claim, body, at(now))
+                .receive((self.execution, self.node), claim, body, at(now))
+                .await?
+                .keep()
                 .await
         }
 
@@ -254,6 +283,22 @@ mod tests {
         fixture.put(&claim, b"hello", 1).await.unwrap();
         fixture.put(&claim, b"hello", 2).await.unwrap();
         assert_eq!(fixture.stored().await.unwrap(), b"hello");
+        assert_eq!(fixture.leftovers(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_was_never_there() {
+        let fixture = fixture();
+        let body = futures_util::stream::iter([Ok(Bytes::from_static(b"hello"))]);
+        let claim = fixture.claim(5);
+        drop(
+            fixture
+                .store
+                .receive((fixture.execution, fixture.node), &claim, body, at(1))
+                .await
+                .unwrap(),
+        );
+        assert!(fixture.stored().await.is_none());
         assert_eq!(fixture.leftovers(), 0);
     }
 
@@ -292,7 +337,7 @@ mod tests {
         let other = (fixture.execution, NodeId::mint(at(0), [9; 10]));
         let body = futures_util::stream::iter([Ok(Bytes::from_static(b"hello"))]);
         assert!(matches!(
-            fixture.store.accept(other, &claim, body, at(1)).await,
+            fixture.store.receive(other, &claim, body, at(1)).await,
             Err(UploadRefused::BadSignature)
         ));
         assert!(fixture.stored().await.is_none());
