@@ -290,13 +290,15 @@ impl Daemon {
             .ask(move |store| store.approve(&hook, digest, approved_at))
             .await
         {
-            Ok(true) => log::info!(hook:% = name, digest:% = digest; "An operator approved a hook"),
+            Ok(true) => {
+                log::info!(hook:% = name, digest:% = digest; "An operator approved a hook");
+                let _ = self.pokes.try_send(Poke::Rescan);
+            }
             Ok(false) => log::debug!(hook:% = name; "An approval that is known already"),
             Err(err) => {
-                log::error!(hook:% = name, error:% = exit::chain(&err); "An approval could not be recorded")
+                log::error!(hook:% = name, error:% = exit::chain(&err); "An approval could not be recorded");
             }
         }
-        let _ = self.pokes.try_send(Poke::Rescan);
     }
 
     /// Facts first. While the journal takes none, effects that depend on them wait.

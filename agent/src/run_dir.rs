@@ -111,17 +111,21 @@ impl RunDir {
         durable::create_first(&self.claim(), &serde_json::to_vec(claim)?)
     }
 
-    /// Room for the record is taken before the hook starts: a hook that fills the disk cannot hide how it ended.
+    /// Room for the record, and for the journal's word about it, is taken before the hook starts: a hook whose output
+    /// fills the disk can neither hide how it ended nor keep its node from saying so.
     pub(crate) fn reserve_record(&self) -> io::Result<File> {
         const RECORD_BYTES: u64 = 4096;
-        let file = File::create(self.0.join("exit.json.tmp"))?;
-        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RECORD_BYTES) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(file),
-            Err(err) => Err(err.into()),
-        }
+        const JOURNAL_BYTES: u64 = 256 * 1024;
+        reserved(&self.room(), JOURNAL_BYTES)?;
+        reserved(&self.0.join("exit.json.tmp"), RECORD_BYTES)
+    }
+
+    fn room(&self) -> PathBuf {
+        self.0.join("room")
     }
 
     pub(crate) fn write_record(&self, mut reserved: File, outcome: &Outcome) -> io::Result<()> {
+        fs::remove_file(self.room())?;
         let bytes = serde_json::to_vec(outcome)?;
         io::Write::write_all(&mut reserved, &bytes)?;
         reserved.set_len(bytes.len() as u64)?;
@@ -189,6 +193,14 @@ impl RunDir {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
+    }
+}
+
+fn reserved(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = File::create(path)?;
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(file),
+        Err(err) => Err(err.into()),
     }
 }
 
