@@ -5,6 +5,7 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +14,8 @@ use crate::wait;
 
 /// How much of a log is worth printing when a story fails.
 const LOG_TAIL_LINES: usize = 200;
+/// A supervisor gives its hook ten seconds between the polite signal and the other one.
+const STOPPING_TAKES_AT_MOST: Duration = Duration::from_secs(15);
 
 pub struct Daemon {
     name: String,
@@ -156,10 +159,16 @@ pub fn supervisors_under(dir: &Path) -> Vec<Pid> {
     found
 }
 
-/// Ends the supervisors of one world. Their hooks end with their process group's leader or at their own timeout.
-pub fn kill_supervisors_under(dir: &Path) {
-    for pid in supervisors_under(dir) {
-        // It may have ended by itself since it was seen.
-        let _ = kill_process(pid, Signal::KILL);
+/// Ends the supervisors of one world, and with them their hooks: a supervisor that is asked to stop ends its hook first.
+pub fn end_supervisors_under(dir: &Path) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        for pid in supervisors_under(dir) {
+            // It may have ended by itself since it was seen.
+            let _ = kill_process(pid, signal);
+        }
+        let deadline = Instant::now() + STOPPING_TAKES_AT_MOST;
+        while !supervisors_under(dir).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

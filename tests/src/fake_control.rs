@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::{
     Musterd, chance,
-    daemon::{kill_supervisors_under, supervisors_under},
+    daemon::{end_supervisors_under, supervisors_under},
     until,
     world::free_port,
 };
@@ -336,7 +336,7 @@ impl FakeControl {
 impl Drop for FakeControl {
     fn drop(&mut self) {
         let left = supervisors_under(self.dir.path());
-        kill_supervisors_under(self.dir.path());
+        end_supervisors_under(self.dir.path());
         if !std::thread::panicking() {
             let complaints = self.take_complaints();
             assert!(complaints.is_empty(), "the daemon misbehaved: {complaints:#?}");

@@ -22,7 +22,7 @@ use crate::{
     Daemon, Musterd, Operator,
     binaries::binary,
     chance,
-    daemon::{kill_supervisors_under, supervisors_under},
+    daemon::{end_supervisors_under, supervisors_under},
     operator::encoded,
     until,
 };
@@ -295,7 +295,7 @@ impl Drop for World {
             // The processes and the directory have to go even if the world is not as it should be.
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.check()))
         };
-        kill_supervisors_under(self.dir.path());
+        end_supervisors_under(self.dir.path());
         if let Err(panic) = checked {
             std::panic::resume_unwind(panic);
         }
