@@ -18,6 +18,8 @@ use crate::{exit, identity::Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Shorter than servers keep an idle connection, so that a request never meets one that is being closed.
+const POOL_IDLE: Duration = Duration::from_secs(15);
 /// No answer of control is longer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -84,6 +86,7 @@ pub(crate) fn http_client(authorities: &[&[u8]]) -> Result<reqwest::ClientBuilde
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Duration::from_secs(30))
         .pool_max_idle_per_host(2)
+        .pool_idle_timeout(POOL_IDLE)
         .user_agent(concat!("musterd/", env!("CARGO_PKG_VERSION"))))
 }
 
