@@ -54,7 +54,7 @@ pub(crate) async fn scan(
     let listing =
         tokio::task::spawn_blocking(move || catalog::look(&looked.hooks_dir, looked.limits.hook_bytes_max))
             .await
-            .map_err(|_| JournalError::Gone)?;
+            .map_err(|_| JournalError::NoAnswer)?;
     let now = clock.now();
     journal
         .ask(move |store| catalog::judge_all(listing, store, now, detected_by))

@@ -54,6 +54,7 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
     let answer = control::enroll(&http, &server, &token, &ask)
         .await
         .map_err(|err| explain(&err))?;
+    check(&answer)?;
     let server = server.as_str().trim_end_matches('/');
     keep(&args.state_dir, server, &answer).map_err(|err| {
         Exit::Failure(format!(
@@ -156,6 +157,21 @@ fn explain(err: &CallError) -> Exit {
     match err {
         CallError::Unreachable(_) => Exit::Unreachable(text),
         CallError::Refused { .. } | CallError::Senseless(_) => Exit::Refused(text),
+    }
+}
+
+/// An identity that the daemon could not use is not kept.
+fn check(answer: &EnrollResponse) -> Result<(), Exit> {
+    let unusable =
+        |why: String| Exit::Refused(format!("control gave an identity that cannot be used: {why}"));
+    control::http_client(&[answer.ca_pem.as_bytes()])
+        .map(drop)
+        .map_err(unusable)?;
+    identity::key_ring(&answer.signing_keys).map_err(unusable)?;
+    if answer.nsk.trim().is_empty() {
+        Err(unusable("its key is empty".to_owned()))
+    } else {
+        Ok(())
     }
 }
 

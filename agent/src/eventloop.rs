@@ -13,7 +13,7 @@ use muster_shared::{
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
@@ -31,7 +31,7 @@ use crate::{
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
-    runner::Runner,
+    runner::{BUILTINS_MAX, Runner},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
 };
@@ -164,6 +164,7 @@ impl Daemon {
             journal: journal.clone(),
             catalog: catalog_seen,
             pokes: pokes.clone(),
+            builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
         };
         Ok(Self {
             session: Session::new(config.limits.running_max, config.limits.queue_max),

@@ -88,18 +88,8 @@ impl Identity {
         };
         let file: IdentityFile = serde_json::from_slice(&raw)
             .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
-        let mut keys = KeyRing::default();
-        for key in &file.signing_keys {
-            let bytes: &[u8; 32] = key.public_key.0.as_slice().try_into().map_err(|_| {
-                Exit::Failure(format!(
-                    "{} is damaged: signing key {} is not 32 bytes",
-                    path.display(),
-                    key.keyid
-                ))
-            })?;
-            keys.add(bytes)
-                .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
-        }
+        let keys = key_ring(&file.signing_keys)
+            .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
         let nsk_path = nsk_path(state_dir);
         let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
         let ca_path = ca_path(state_dir);
@@ -112,6 +102,21 @@ impl Identity {
             nsk: Secret(nsk.trim().to_owned()),
             ca_pem,
         })
+    }
+}
+
+pub(crate) fn key_ring(known: &[SigningKeyInfo]) -> Result<KeyRing, String> {
+    let mut keys = KeyRing::default();
+    for SigningKeyInfo { keyid, public_key } in known {
+        let bytes: Option<&[u8; 32]> = public_key.0.as_slice().try_into().ok();
+        let bytes = bytes.ok_or_else(|| format!("signing key {keyid} is not 32 bytes"))?;
+        keys.add(bytes)
+            .map_err(|err| format!("signing key {keyid}: {err}"))?;
+    }
+    if known.is_empty() {
+        Err("it holds no signing key".to_owned())
+    } else {
+        Ok(keys)
     }
 }
 

@@ -6,12 +6,19 @@
 mod schema;
 mod store;
 
-use std::{path::Path, sync::mpsc, thread};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::mpsc,
+    thread,
+};
 
 use muster_shared::{ids::NodeId, time::Timestamp};
 use tokio::sync::oneshot;
 
 use crate::exit::Exit;
+#[cfg(test)]
+pub(crate) use schema::open as open_store;
 pub(crate) use store::{Store, Violation};
 
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +32,8 @@ pub(crate) enum JournalError {
         column: &'static str,
         why: String,
     },
-    #[error("the thread of the journal is gone")]
-    Gone,
+    #[error("the journal gave no answer")]
+    NoAnswer,
 }
 
 type Work = Box<dyn FnOnce(&mut Store) + Send>;
@@ -42,7 +49,12 @@ impl Journal {
         let (work, queue) = mpsc::channel::<Work>();
         thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || queue.into_iter().for_each(|job| job(&mut store)))
+            .spawn(move || {
+                for job in queue {
+                    // One job that breaks is rolled back and goes unanswered; those after it are served.
+                    let _ = catch_unwind(AssertUnwindSafe(|| job(&mut store)));
+                }
+            })
             .map_err(|err| Exit::Failure(format!("the thread of the journal could not be started: {err}")))?;
         Ok(Self { work })
     }
@@ -54,8 +66,8 @@ impl Journal {
     ) -> Result<R, JournalError> {
         let (answer, answered) = oneshot::channel();
         let work: Work = Box::new(move |store| drop(answer.send(job(store))));
-        self.work.send(work).map_err(|_| JournalError::Gone)?;
-        answered.await.map_err(|_| JournalError::Gone)?
+        self.work.send(work).map_err(|_| JournalError::NoAnswer)?;
+        answered.await.map_err(|_| JournalError::NoAnswer)?
     }
 
     pub(crate) async fn prune(&self, before: Timestamp) -> Result<usize, JournalError> {

@@ -14,7 +14,7 @@ use muster_shared::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
 };
 
@@ -42,7 +42,11 @@ pub(crate) struct Runner {
     pub(crate) journal: Journal,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) builtin_slots: Arc<Semaphore>,
 }
+
+/// Builtins that work at the same time; fewer than the threads for blocking work.
+pub(crate) const BUILTINS_MAX: usize = 8;
 
 impl Runner {
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32) -> Outcome {
@@ -76,8 +80,18 @@ impl Runner {
             request.action.clone(),
             request.parameters.clone().unwrap_or_default(),
         );
-        // A task of its own: a panic in there ends that action and nothing else.
-        let work = spawn_blocking(move || builtins::run(action.as_str(), &parameters, &context));
+        let slots = Arc::clone(&self.builtin_slots);
+        let work = async move {
+            // Held until the work is over, not only until its time is: a builtin that hangs on a dead disk keeps its
+            // slot, and so can never take every thread that the daemon itself needs.
+            let slot = slots.acquire_owned().await;
+            // A thread of its own: a panic in there ends that action and nothing else.
+            spawn_blocking(move || {
+                let _slot = slot;
+                builtins::run(action.as_str(), &parameters, &context)
+            })
+            .await
+        };
         match tokio::time::timeout(limit, work).await {
             Err(_) => {
                 let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);

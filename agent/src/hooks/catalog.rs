@@ -139,3 +139,105 @@ pub(crate) fn judge(
     }
     Ok(baseline)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use muster_shared::ids::NodeId;
+
+    use super::*;
+    use crate::journal;
+
+    struct Place {
+        dir: tempfile::TempDir,
+        store: Store,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("hooks.d")).unwrap();
+            let node = NodeId::mint(Timestamp::from_millis(0), [1; 10]);
+            let store = journal::open_store(&dir.path().join("journal.db"), node).unwrap();
+            Self { dir, store }
+        }
+
+        fn install(&self, name: &str, bytes: &[u8]) {
+            let path = self.dir.path().join("hooks.d").join(name);
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+
+        fn scan(&mut self) -> Catalog {
+            let listing = look(&self.dir.path().join("hooks.d"), 1024);
+            judge_all(
+                listing,
+                &mut self.store,
+                Timestamp::from_millis(1),
+                DetectedBy::Inotify,
+            )
+            .unwrap()
+        }
+    }
+
+    #[test]
+    fn the_first_sight_is_the_baseline_and_a_change_is_a_violation_that_is_still_declared() {
+        let mut place = Place::new();
+        place.install("reload", b"one");
+        let one = Digest::of(b"one");
+        let first = place.scan();
+        assert_eq!(
+            first.seen[0].state,
+            State::Hook {
+                digest: one,
+                baseline: one
+            }
+        );
+        assert!(place.store.undelivered_violations().unwrap().is_empty());
+        place.install("reload", b"two");
+        let changed = place.scan();
+        let two = Digest::of(b"two");
+        assert_eq!(
+            changed.seen[0].state,
+            State::Hook {
+                digest: two,
+                baseline: one
+            }
+        );
+        assert_eq!(
+            changed.declared(),
+            [DeclaredHook {
+                name: "reload".into(),
+                checksum: two
+            }]
+        );
+        let violations = place.store.undelivered_violations().unwrap();
+        assert_eq!(
+            (violations.len(), violations[0].observed, violations[0].expected),
+            (1, two, one)
+        );
+    }
+
+    #[test]
+    fn a_hook_cannot_take_the_name_of_a_builtin() {
+        let mut place = Place::new();
+        place.install("ping", b"x");
+        place.install("bad name", b"x");
+        let catalog = place.scan();
+        assert!(
+            catalog
+                .seen
+                .iter()
+                .all(|seen| matches!(seen.state, State::Refused { .. }))
+        );
+        assert!(catalog.declared().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_said_and_is_no_failure() {
+        let mut place = Place::new();
+        fs::remove_dir(place.dir.path().join("hooks.d")).unwrap();
+        assert!(place.scan().problem.unwrap().contains("hooks.d"));
+    }
+}

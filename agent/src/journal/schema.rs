@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS violation (
 ) STRICT;
 ";
 
-pub(super) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
+pub(crate) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
     let damaged = |err: rusqlite::Error| {
         Exit::Journal(format!(
             "the journal {} cannot be used: {err}. It is not re-created, because a node that forgets what it ran could \
