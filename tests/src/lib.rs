@@ -7,6 +7,7 @@
 
 pub mod bare_node;
 pub mod binaries;
+pub mod contract;
 pub mod daemon;
 pub mod fake_control;
 pub mod musterd;
