@@ -1,5 +1,7 @@
 //! Request bodies: read to a limit, then parsed, each failure with its own answer.
 
+use std::time::Duration;
+
 use axum::{body::Body, http::StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -13,8 +15,19 @@ pub(super) const CALLBACK_BODY_BYTES_MAX: usize = 64 * 1024;
 /// The largest report of capabilities or violations.
 pub(super) const REPORT_BODY_BYTES_MAX: usize = 512 * 1024;
 
+/// How long a caller may take to send it.
+const BODY_READ_MAX: Duration = Duration::from_secs(30);
+
 pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<T, ApiError> {
-    let bytes = Limited::new(body, bytes_max).collect().await.map_err(|err| {
+    let read = Limited::new(body, bytes_max).collect();
+    let read = tokio::time::timeout(BODY_READ_MAX, read).await.map_err(|_| {
+        ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "request_timeout",
+            format!("the body did not come within {} s", BODY_READ_MAX.as_secs()),
+        )
+    })?;
+    let bytes = read.map_err(|err| {
         if err.is::<LengthLimitError>() {
             ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,

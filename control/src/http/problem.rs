@@ -244,6 +244,7 @@ impl From<UploadRefused> for ApiError {
                 Self::denied("upload_url_invalid", "out_of_scope", text)
             }
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
+            UploadRefused::CutOff => Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text),
             UploadRefused::Io(err) => Self::internal(&err),
         }
     }

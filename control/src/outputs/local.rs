@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -21,6 +22,8 @@ use crate::keys::{Purpose, ServerKey, chance};
 
 /// How many bytes are read from a file at a time.
 const READ_CHUNK_BYTES: usize = 64 * 1024;
+/// An upload of which nothing comes for this long has failed.
+const UPLOAD_STALL_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct LocalStore {
     dir: PathBuf,
@@ -37,6 +40,8 @@ pub(crate) enum UploadRefused {
     Expired(Timestamp),
     #[error("{got} bytes came where {signed} were signed for")]
     WrongLength { signed: u64, got: u64 },
+    #[error("the upload was cut off, or nothing of it came for {} s", UPLOAD_STALL_MAX.as_secs())]
+    CutOff,
     #[error("the output store")]
     Io(#[from] io::Error),
 }
@@ -174,7 +179,7 @@ async fn write_exactly(
         .open(path)
         .await?;
     let mut got = 0;
-    while let Some(chunk) = body.try_next().await? {
+    while let Some(chunk) = next_within(&mut body).await? {
         got += chunk.len() as u64;
         if got > len {
             return Err(UploadRefused::WrongLength { signed: len, got });
@@ -186,6 +191,16 @@ async fn write_exactly(
     }
     file.flush().await?;
     Ok(file.sync_all().await?)
+}
+
+/// The next piece of an upload, unless it stalls.
+async fn next_within(
+    body: &mut (impl Stream<Item = Result<Bytes, io::Error>> + Unpin),
+) -> Result<Option<Bytes>, UploadRefused> {
+    match tokio::time::timeout(UPLOAD_STALL_MAX, body.try_next()).await {
+        Ok(Ok(piece)) => Ok(piece),
+        Ok(Err(_)) | Err(_) => Err(UploadRefused::CutOff),
+    }
 }
 
 #[cfg(test)]
