@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     actions,
+    audit::AuditCommand,
     contexts::ContextCommand,
     execution::ExecutionCommand,
     executions, exit,
@@ -63,6 +64,9 @@ pub(crate) enum Command {
     /// Mint what lets a machine enrol
     #[command(subcommand)]
     Tokens(TokensCommand),
+    /// List who asked for what, and verify that record
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Keep servers, projects and tokens under names
     #[command(subcommand)]
     Context(ContextCommand),

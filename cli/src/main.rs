@@ -5,6 +5,7 @@
 
 mod actions;
 mod args;
+mod audit;
 mod client;
 mod contexts;
 mod contexts_file;
@@ -95,6 +96,7 @@ async fn obey(session: &Session, command: Command) -> Result<Exit, Failure> {
         Command::Hooks(args) => hooks::run(session, args).await,
         Command::Violations(args) => violations::list(session, args).await,
         Command::Tokens(command) => tokens::run(session, command).await,
+        Command::Audit(command) => audit::run(session, command).await,
         Command::Context(command) => contexts::run(session, command),
         Command::Version => version::run(session).await,
     }

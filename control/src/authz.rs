@@ -46,6 +46,12 @@ impl Grants {
             && !self.has("excluded", &domain)
     }
 
+    /// Whether the subject may change the domain itself: operator tokens, grants on all of it, its audit trail.
+    pub(crate) fn may_operate_domain(&self, in_domain: DomainId) -> bool {
+        let domain = domain(in_domain);
+        self.has("operator", &domain) && !self.has("excluded", &domain)
+    }
+
     /// What the subject may do to the nodes of one project: asked once, answered for every node of a cohort.
     pub(crate) fn in_project(&self, in_domain: DomainId, in_project: ProjectId) -> InProject<'_> {
         let excluded = self.has("excluded", &project(in_project)) || self.has("excluded", &domain(in_domain));

@@ -3,7 +3,7 @@
 //! The caller was authenticated as the node, and as one that this execution addresses, before anything here runs.
 
 use muster_shared::{
-    ids::{ExecutionId, NodeId},
+    ids::{DomainId, ExecutionId, NodeId},
     status::{Refused, Status, Step},
     time::Timestamp,
     wire::{
@@ -13,6 +13,7 @@ use muster_shared::{
 };
 
 use crate::{
+    audit::{self, Entry},
     control::Control,
     outputs::OutputError,
     store::{Advance, StoreError},
@@ -45,6 +46,7 @@ pub(crate) enum CallbackError {
 /// Applies one report. What is answered without error is durable.
 pub(crate) async fn apply(
     control: &Control,
+    (subject, domain): (&str, DomainId),
     (execution, node): (ExecutionId, NodeId),
     callback: &Callback,
     now: Timestamp,
@@ -68,6 +70,9 @@ pub(crate) async fn apply(
         response.output_upload_headers = upload.headers;
     }
 
+    let granted = |relation| Entry::granted(subject, relation, audit::execution_resource(execution));
+    let presigned = declared_above_ceiling(callback)
+        .map(|bytes| granted("actions.output_presign").with(format!("{bytes} bytes")));
     let mut tx = control.store.begin().await?;
     let target = tx.target(execution, node).await?.ok_or(CallbackError::Gone)?;
     let step = Advance {
@@ -84,6 +89,7 @@ pub(crate) async fn apply(
         Ok(Step::Already) => {
             if let Some(bytes) = declared_above_ceiling(callback) {
                 tx.declare_output(execution, node, bytes).await?;
+                tx.append_audit(domain, presigned.as_slice(), now).await?;
                 tx.commit().await?;
             }
             return Ok(response);
@@ -100,6 +106,9 @@ pub(crate) async fn apply(
         Ok(Step::Move) => {}
     }
     let settled = tx.advance(&step, now).await?.ok_or(CallbackError::Raced)?;
+    let accepted = granted("actions.callback").with(format!("{} to {}", step.from, step.to));
+    let entries: Vec<_> = presigned.into_iter().chain([accepted]).collect();
+    tx.append_audit(domain, &entries, now).await?;
     tx.commit().await?;
     control.watchers.wake(execution);
     log_advance(&step, settled);

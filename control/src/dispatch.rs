@@ -13,7 +13,8 @@ use muster_shared::{
 };
 
 use crate::{
-    authz::Grants,
+    audit::{self, Entry, Outcome},
+    authz::{self, Grants},
     control::Control,
     gates::{self, Asked, Candidate, NoSurvivor, Sifted},
     keys::{chance, token_hash},
@@ -179,6 +180,7 @@ pub(crate) async fn dispatch(
     let ask = Ask::parse(request)?;
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
     if sifted.survivors.is_empty() {
+        audit::record(control, project.domain, &denials(requester, &sifted), now).await?;
         let why = match ask.target {
             Target::Node(_) => sifted.refusal_of_node(),
             Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
@@ -280,8 +282,27 @@ async fn persist(
         targets: &targets,
     })
     .await?;
+    let mut entries = denials(requester, sifted);
+    let granted = Entry::granted(
+        &requester.subject,
+        "actions.dispatch",
+        audit::execution_resource(id),
+    );
+    entries.push(granted.with(format!("{} on {} nodes", ask.action, targets.len())));
+    tx.append_audit(project.domain, &entries, now).await?;
     tx.commit().await?;
     Ok(id)
+}
+
+/// One row for each node that a gate of permission or integrity left out.
+fn denials<'a>(requester: &'a Requester, sifted: &Sifted) -> Vec<Entry<'a>> {
+    sifted
+        .denied()
+        .map(|(node, relation)| {
+            let subject = &requester.subject;
+            Entry::new(subject, relation, authz::resource(node), Outcome::Denied)
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use muster_shared::{
 };
 
 use crate::{
+    audit::{self, Entry, Outcome},
+    authz,
     control::Control,
     keys::{TokenKind, chance, token_hash},
     store::{BootstrapToken, NewBootstrapToken, NewNode, Project, StoreError, Tx},
@@ -82,6 +84,9 @@ pub(crate) async fn issue(
     };
     let mut tx = control.store.begin().await?;
     tx.insert_bootstrap_token(&new, now).await?;
+    let entry = Entry::granted(issued_by, "token.issue", authz::project(project.id))
+        .with(format!("bootstrap-token:{} for {uses} nodes", new.id));
+    tx.append_audit(project.domain, &[entry], now).await?;
     tx.commit().await?;
     let (id, expires_at) = (new.id, new.expires_at);
     log::info!(token_id:% = id, uses; "Issued a bootstrap token for {uses} nodes");
@@ -111,16 +116,23 @@ pub(crate) async fn enroll(
         .bootstrap_token(token_hash(bearer))
         .await?
         .ok_or(EnrollError::TokenInvalid)?;
-    if token.expires_at <= now {
-        return Err(EnrollError::TokenExpired(token.expires_at));
-    }
     let project = control
         .store
         .project(token.project)
         .await?
         .ok_or(EnrollError::TokenInvalid)?;
+    let subject = format!("bootstrap-token:{}", token.id);
+    let before = tx.enrolled_before(token.id, request.enrollment_id).await?;
+    if let Err(refused) = check_token(&token, before.is_some(), now) {
+        drop(tx);
+        let resource = authz::project(project.id);
+        let entry = Entry::new(&subject, "node.enroll", resource, Outcome::PermissionDenied);
+        let entry = entry.with(format!("{}: {refused}", request.hostname));
+        audit::record(control, project.domain, &[entry], now).await?;
+        return Err(refused);
+    }
     let mut notices = Vec::new();
-    let (node, name) = match tx.enrolled_before(token.id, request.enrollment_id).await? {
+    let (node, name) = match before {
         Some((node, name)) => {
             tx.replace_nsk(node, token_hash(&nsk)).await?;
             (node, name)
@@ -143,6 +155,8 @@ pub(crate) async fn enroll(
     for (key, value) in said.iter().chain(&token.labels) {
         tx.set_label(node, key, value).await?;
     }
+    let entry = Entry::granted(&subject, "node.enroll", authz::resource(node)).with(&name);
+    tx.append_audit(project.domain, &[entry], now).await?;
     tx.commit().await?;
     for notice in &notices {
         log::warn!(node_id:% = node; "{notice}");
@@ -163,6 +177,17 @@ pub(crate) async fn enroll(
     })
 }
 
+/// Whether the token still admits: one that is used up admits the nodes that it enrolled, again.
+fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) -> Result<(), EnrollError> {
+    if token.expires_at <= now {
+        return Err(EnrollError::TokenExpired(token.expires_at));
+    }
+    if !enrolled_before && token.uses >= token.uses_max {
+        return Err(EnrollError::TokenUsed(token.uses_max));
+    }
+    Ok(())
+}
+
 async fn admit(
     tx: &mut Tx,
     token: &BootstrapToken,
@@ -170,9 +195,6 @@ async fn admit(
     (request, nsk): (&EnrollRequest, &str),
     now: Timestamp,
 ) -> Result<(NodeId, String), EnrollError> {
-    if token.uses >= token.uses_max {
-        return Err(EnrollError::TokenUsed(token.uses_max));
-    }
     tx.use_bootstrap_token(token.id).await?;
     let node = NodeId::mint(now, chance()?);
     let name = free_name(tx, project, &request.hostname).await?;

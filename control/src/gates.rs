@@ -166,6 +166,19 @@ impl Sifted {
         }
     }
 
+    /// The nodes that were left out for permission or integrity, and which of the two: these are denials.
+    pub(crate) fn denied(&self) -> impl Iterator<Item = (NodeId, &'static str)> {
+        self.drops.iter().filter_map(|(drop, node)| match drop {
+            FailedGate::InsufficientRelation | FailedGate::HookIntegrityViolation => {
+                Some((*node, drop.reason()?))
+            }
+            FailedGate::ForeignDomain
+            | FailedGate::ForeignProject
+            | FailedGate::Decommissioned
+            | FailedGate::ActionNotDeclared => None,
+        })
+    }
+
     /// What the requester is told of the drops.
     pub(crate) fn dropped(&self) -> Vec<Dropped> {
         let mut told: Vec<Dropped> = Vec::new();

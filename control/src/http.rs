@@ -1,13 +1,16 @@
 //! The HTTP surface: routes, who is asking, and the one place that turns errors into status codes.
 
+mod audit;
 mod auth;
 mod body;
 mod cursor;
+mod denial;
 mod linger;
 mod node;
 mod operator;
 mod outputs;
 mod problem;
+mod routes;
 mod watch;
 
 use axum::{
@@ -15,67 +18,15 @@ use axum::{
     extract::State,
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::{get, patch, post, put},
 };
 use muster_shared::{time::Timestamp, wire::VersionInfo};
 
 use crate::control::Shared;
 use problem::ApiError;
+pub(crate) use routes::listed as listed_routes;
 
 pub(crate) fn router(control: Shared) -> Router {
-    Router::new()
-        .route(
-            "/v1/projects/{project}/executions:dispatch",
-            post(operator::dispatch),
-        )
-        .route(
-            "/v1/projects/{project}/executions/dispatch",
-            post(operator::dispatch),
-        )
-        .route(
-            "/v1/projects/{project}/executions",
-            get(operator::list_executions),
-        )
-        .route(
-            "/v1/projects/{project}/executions/{execution}",
-            get(operator::get_execution),
-        )
-        .route(
-            "/v1/projects/{project}/executions/{execution}/events",
-            get(watch::execution_events),
-        )
-        .route(
-            "/v1/projects/{project}/executions/{execution}/targets/{node}/output",
-            get(outputs::read),
-        )
-        .route("/v1/projects/{project}/hooks", get(operator::list_hooks))
-        .route(
-            "/v1/projects/{project}/hooks/{hook}/approve",
-            post(operator::approve_hook),
-        )
-        .route(
-            "/v1/projects/{project}/bootstrap-tokens",
-            post(operator::issue_token),
-        )
-        .route("/v1/nodes", get(operator::list_nodes))
-        .route(
-            "/v1/nodes/{node}",
-            get(operator::get_node).delete(operator::decommission_node),
-        )
-        .route("/v1/nodes/{node}/labels", patch(operator::patch_labels))
-        .route("/v1/integrity-violations", get(operator::list_violations))
-        .route("/v1/labels/selectors/preview", post(operator::preview_selector))
-        .route("/v1/nodes:enroll", post(node::enroll))
-        .route("/v1/nodes/{node}/events", get(node::events))
-        .route("/v1/nodes/{node}/heartbeat", post(node::heartbeat))
-        .route("/v1/nodes/{node}/capabilities", put(node::capabilities))
-        .route("/v1/nodes/{node}/integrity-violations", post(node::violations))
-        .route("/v1/nodes/{node}/executions/{execution}", post(node::callback))
-        .route("/v1/outputs/{execution}/{node}/output", put(outputs::accept))
-        .route("/v1/version", get(version))
-        .route("/v1/health", get(health))
-        .route("/readyz", get(ready))
-        .route("/healthz", get(|| async { "ok\n" }))
+    routes::router()
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::map_request(linger::wrap))

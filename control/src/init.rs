@@ -14,6 +14,7 @@ use muster_shared::{
 use serde::Serialize;
 
 use crate::{
+    audit::{self, Entry},
     authz,
     config::{self, ConfigError},
     keys::{DataDir, TokenKind, chance, token_hash, write_new, write_secret},
@@ -93,6 +94,13 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     let grant = (&*format!("token:{token_id}"), "operator", &*authz::domain(domain));
     tx.insert_relation(RowId::mint(now, chance()?), grant, now)
         .await?;
+    let (subject, relation, resource) = grant;
+    let entries = [
+        Entry::granted(audit::SYSTEM, "token.issue", resource.to_owned()).with(format!("{subject} init")),
+        Entry::granted(audit::SYSTEM, "grant.create", resource.to_owned())
+            .with(format!("{resource}#{relation}@{subject}")),
+    ];
+    tx.append_audit(domain, &entries, now).await?;
     tx.commit().await?;
     store.close().await;
 

@@ -11,6 +11,8 @@ use muster_shared::{
 };
 
 use crate::{
+    audit::Entry,
+    authz,
     control::Control,
     dispatch::{Requester, Target},
     keys::chance,
@@ -200,6 +202,15 @@ pub(crate) async fn approve(
             response.unchanged.push(candidate.node);
         }
     }
+    let entries: Vec<_> = response
+        .approved
+        .iter()
+        .map(|node| {
+            Entry::granted(&requester.subject, "hook.approve", authz::resource(*node))
+                .with(format!("{hook} {digest}"))
+        })
+        .collect();
+    tx.append_audit(project.domain, &entries, now).await?;
     tx.commit().await?;
     control.outbox_wake.notify_one();
     log::info!(hook:% = hook, digest:% = digest, nodes = response.approved.len(); "Approved hook {hook} on {} nodes", response.approved.len());

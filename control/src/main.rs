@@ -1,5 +1,6 @@
 //! muster-control: admits dispatches, signs them onto each node's stream, records every step, and settles them.
 
+mod audit;
 mod authz;
 mod callback;
 mod config;
@@ -77,6 +78,25 @@ enum Command {
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
     },
+    /// Check the audit trail in the data directory itself, also while it is served
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// List every route: method, path and who may ask
+    #[command(hide = true)]
+    Routes,
+}
+
+#[derive(Subcommand)]
+enum AuditCommand {
+    /// Walk every domain's chain of audit rows, and name the first that was changed, moved or taken out
+    Verify {
+        #[arg(
+            long,
+            env = "MUSTER_CONTROL_DATA_DIR",
+            default_value = "/var/lib/muster-control"
+        )]
+        data_dir: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -133,7 +153,33 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             })?;
             Ok(runtime.block_on(serve::serve(config))?)
         }
+        Command::Audit(AuditCommand::Verify { data_dir }) => {
+            let database = keys::DataDir::new(data_dir).database();
+            let ends = runtime.block_on(verify_audit(&database))?;
+            print(&ends);
+            Ok(())
+        }
+        Command::Routes => {
+            print(&http::listed_routes());
+            Ok(())
+        }
     }
+}
+
+/// The end of every chain, once all of them hold.
+async fn verify_audit(database: &std::path::Path) -> Result<String, Box<dyn Error>> {
+    let store = store::Store::open_to_read(database).await?;
+    let mut ends = String::new();
+    for domain in store.all_domains().await? {
+        let last = audit::verify(&store, domain).await?;
+        ends.push_str(&format!("domain:{domain} {last}\n"));
+    }
+    Ok(ends)
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for")]
+fn print(text: &str) {
+    print!("{text}");
 }
 
 #[expect(clippy::print_stdout, reason = "what init made is its answer")]

@@ -3,9 +3,15 @@
 
 use std::time::Duration;
 
-use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp};
+use muster_shared::{
+    ids::{DomainId, ExecutionId},
+    status::Status,
+    time::Timestamp,
+};
 
 use crate::{
+    audit::{self, Entry},
+    authz,
     control::Control,
     store::{Store, StoreError},
 };
@@ -53,8 +59,8 @@ async fn sweep(
     changed: impl Fn(ExecutionId),
 ) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
-    for (execution, expires_at) in store.overdue(now, SWEEP_BATCH).await? {
-        match time_out(store, execution, expires_at.plus(grace) <= now, now).await {
+    for (execution, domain, expires_at) in store.overdue(now, SWEEP_BATCH).await? {
+        match time_out(store, (execution, domain), expires_at.plus(grace) <= now, now).await {
             Ok((0, _)) => {}
             Ok((invocations, settled)) => {
                 swept.invocations += invocations;
@@ -73,7 +79,7 @@ async fn sweep(
 
 async fn time_out(
     store: &Store,
-    execution: ExecutionId,
+    (execution, domain): (ExecutionId, DomainId),
     grace_over: bool,
     now: Timestamp,
 ) -> Result<(u64, bool), StoreError> {
@@ -85,11 +91,19 @@ async fn time_out(
         let (more, last) = tx
             .time_out(execution, &[Status::Ack, Status::Started], NEVER_REPORTED, now)
             .await?;
-        ended += more;
+        ended.extend(more);
         settled = last;
     }
-    if ended > 0 {
+    if !ended.is_empty() {
+        let entries: Vec<_> = ended
+            .iter()
+            .map(|node| {
+                let resource = audit::execution_resource(execution);
+                Entry::granted(audit::SYSTEM, "actions.timeout", resource).with(authz::resource(*node))
+            })
+            .collect();
+        tx.append_audit(domain, &entries, now).await?;
         tx.commit().await?;
     }
-    Ok((ended, settled))
+    Ok((ended.len() as u64, settled))
 }

@@ -3,6 +3,7 @@
 //! One connection writes, so that writers queue here, in order, instead of failing on a lock; a few read. A commit is
 //! durable when it returns (WAL with `synchronous = FULL`): that is what makes a 2xx a promise.
 
+mod audit;
 mod executions;
 mod hooks;
 mod nodes;
@@ -72,6 +73,22 @@ impl Store {
             .connect_with(options.read_only(true))
             .await?;
         Ok(Self { write, read })
+    }
+
+    /// Opens the database to look at it, also while it is served. Nothing is brought up to date.
+    pub(crate) async fn open_to_read(path: &Path) -> Result<Self, StoreError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .read_only(true)
+            .busy_timeout(WRITE_TURN_MAX);
+        let read = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect_with(options)
+            .await?;
+        Ok(Self {
+            write: read.clone(),
+            read,
+        })
     }
 
     /// Begins to write. The lock is taken now: what is read inside stays true until the commit.

@@ -1,8 +1,9 @@
 //! What both ends of Muster must agree on.
 //!
-//! No I/O and no runtime: ids, the invocation status machine, the wire types, the signed envelope, label
+//! No I/O and no runtime: ids, the invocation status machine, the wire types, the signed envelope, the audit chain, label
 //! selectors. The one exception is [`time::Timestamp::now`], so that no other file has to ask the system.
 
+pub mod audit;
 pub mod envelope;
 pub mod ids;
 pub mod labels;

@@ -2,7 +2,7 @@
 //! body is read before.
 
 use axum::{
-    extract::{FromRequestParts, RawPathParams},
+    extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
     http::{header, request::Parts},
 };
 use muster_shared::{
@@ -10,9 +10,17 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::{operator::project_not_found, problem::ApiError};
+use serde::Deserialize;
+
+use super::{
+    denial::{Asked, deny},
+    operator::project_not_found,
+    problem::ApiError,
+    routes,
+};
 use crate::{
-    control::Shared,
+    audit, authz,
+    control::{Control, Shared},
     dispatch::Requester,
     keys::{TokenKind, token_hash},
     store::Project,
@@ -36,7 +44,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Bearer {
 }
 
 /// An operator with a token that holds now.
-pub(super) struct Operator(pub(super) Requester);
+pub(super) struct Operator {
+    pub(super) requester: Requester,
+    /// What this request is called in the audit trail, should it be refused.
+    pub(super) relation: &'static str,
+}
+
+impl Operator {
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked {
+            subject: &self.requester.subject,
+            relation: self.relation,
+        }
+    }
+}
 
 impl FromRequestParts<Shared> for Operator {
     type Rejection = ApiError;
@@ -65,56 +86,153 @@ impl FromRequestParts<Shared> for Operator {
         }
         let subject = format!("token:{}", known.id);
         let grants = control.store.grants(&subject).await?;
-        Ok(Self(Requester { subject, grants }))
+        Ok(Self {
+            requester: Requester { subject, grants },
+            relation: relation_of(parts),
+        })
     }
+}
+
+/// What a refusal of this request is called in the audit trail.
+fn relation_of(parts: &Parts) -> &'static str {
+    parts.extensions.get::<MatchedPath>().map_or("unknown", |path| {
+        routes::relation(parts.method.as_str(), path.as_str())
+    })
 }
 
 /// An operator who may act in the project that the path names.
 pub(super) struct InProject {
-    pub(super) requester: Requester,
+    pub(super) operator: Operator,
     pub(super) project: Project,
 }
 
 impl FromRequestParts<Shared> for InProject {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
-        let Operator(requester) = Operator::from_request_parts(parts, control).await?;
+        let operator = Operator::from_request_parts(parts, control).await?;
         let raw = path_param(parts, control, "project").await?;
-        let id: ProjectId = raw.parse().map_err(|_| {
-            ApiError::bad_request("invalid_project_id", format!("project {raw:?} is not a UUID"))
-        })?;
-        let project = control.store.project(id).await?;
-        match project {
-            Some(project) if requester.grants.may_act_in(project.domain, project.id) => {
-                Ok(Self { requester, project })
-            }
-            Some(_) | None => Err(project_not_found(id)),
-        }
+        let project = visible_project(control, &operator, parse_project(&raw)?).await?;
+        Ok(Self { operator, project })
     }
+}
+
+pub(super) fn parse_project(raw: &str) -> Result<ProjectId, ApiError> {
+    raw.parse()
+        .map_err(|_| ApiError::bad_request("invalid_project_id", format!("project {raw:?} is not a UUID")))
+}
+
+/// A project in which the operator may act; any other answers as one that does not exist.
+pub(super) async fn visible_project(
+    control: &Control,
+    operator: &Operator,
+    id: ProjectId,
+) -> Result<Project, ApiError> {
+    let Some(project) = control.store.project(id).await? else {
+        return Err(project_not_found(id));
+    };
+    if operator.requester.grants.may_act_in(project.domain, project.id) {
+        return Ok(project);
+    }
+    let resource = authz::project(id);
+    Err(deny(
+        control,
+        operator.asked(),
+        project.domain,
+        resource,
+        project_not_found(id),
+    )
+    .await)
 }
 
 impl InProject {
     /// Whether the operator may also change the project itself.
-    pub(super) fn require_operator(&self) -> Result<(), ApiError> {
-        if self
-            .requester
-            .grants
-            .may_operate(self.project.domain, self.project.id)
-        {
+    pub(super) async fn require_operator(&self, control: &Control) -> Result<(), ApiError> {
+        let Self { operator, project } = self;
+        if operator.requester.grants.may_operate(project.domain, project.id) {
             return Ok(());
         }
-        Err(ApiError::denied(
+        let refusal = ApiError::denied(
             "permission_denied",
             "insufficient_relation",
             "this needs the relation operator on the project or its domain",
-        ))
+        );
+        let resource = authz::project(project.id);
+        Err(deny(control, operator.asked(), project.domain, resource, refusal).await)
     }
+}
+
+/// An operator of the domain that the query names, as `domain_id` or by one of its projects, `project_id`.
+pub(super) struct InDomain {
+    pub(super) operator: Operator,
+    pub(super) domain: DomainId,
+}
+
+#[derive(Deserialize)]
+struct DomainQuery {
+    domain_id: Option<String>,
+    project_id: Option<String>,
+}
+
+impl FromRequestParts<Shared> for InDomain {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
+        let operator = Operator::from_request_parts(parts, control).await?;
+        let Query(query) = Query::<DomainQuery>::from_request_parts(parts, control)
+            .await
+            .map_err(|err| ApiError::bad_request("invalid_query", err.to_string()))?;
+        let domain = match (query.domain_id, query.project_id) {
+            (Some(raw), None) => known_domain(control, &operator, &raw).await?,
+            (None, Some(raw)) => {
+                visible_project(control, &operator, parse_project(&raw)?)
+                    .await?
+                    .domain
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(ApiError::bad_request(
+                    "invalid_domain_id",
+                    "name the domain: domain_id, or project_id of one of its projects",
+                ));
+            }
+        };
+        if operator.requester.grants.may_operate_domain(domain) {
+            return Ok(Self { operator, domain });
+        }
+        let refusal = ApiError::denied(
+            "permission_denied",
+            "insufficient_relation",
+            "this needs the relation operator on the domain",
+        );
+        Err(deny(control, operator.asked(), domain, authz::domain(domain), refusal).await)
+    }
+}
+
+/// A domain of which the operator may see anything; any other answers as one that does not exist.
+async fn known_domain(control: &Control, operator: &Operator, raw: &str) -> Result<DomainId, ApiError> {
+    let id: DomainId = raw
+        .parse()
+        .map_err(|_| ApiError::bad_request("invalid_domain_id", format!("domain {raw:?} is not a UUID")))?;
+    let grants = &operator.requester.grants;
+    let projects = control.store.all_projects().await?;
+    let mut inside = projects.iter().filter(|(domain, _)| *domain == id);
+    if grants.may_operate_domain(id) || inside.any(|(domain, project)| grants.may_act_in(*domain, *project)) {
+        return Ok(id);
+    }
+    let refusal = ApiError::not_found(
+        "domain_not_found",
+        format!("there is no domain {id} that you may act in"),
+    );
+    if !control.store.all_domains().await?.contains(&id) {
+        return Err(refusal);
+    }
+    Err(deny(control, operator.asked(), id, authz::domain(id), refusal).await)
 }
 
 /// A node that showed its NSK.
 pub(super) struct Node {
     pub(super) id: NodeId,
     pub(super) domain: DomainId,
+    /// The node as a subject of the audit trail.
+    pub(super) subject: String,
     /// The node that the path names.
     named: NodeId,
 }
@@ -136,7 +254,12 @@ impl FromRequestParts<Shared> for Node {
             None => return Err(ApiError::unauthorized("unauthenticated", "no node has this NSK")),
         };
         let named = parse_node(&raw)?;
-        Ok(Self { id, domain, named })
+        Ok(Self {
+            id,
+            domain,
+            subject: audit::node_subject(id),
+            named,
+        })
     }
 }
 

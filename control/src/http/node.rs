@@ -25,10 +25,12 @@ use muster_shared::{
 use super::{
     auth::{Bearer, Node},
     body::{CALLBACK_BODY_BYTES_MAX, OPERATOR_BODY_BYTES_MAX, REPORT_BODY_BYTES_MAX, read_json},
+    denial::{Asked, refuse},
     operator::parse_execution,
     problem::ApiError,
 };
 use crate::{
+    audit::execution_resource,
     callback,
     control::{Control, Shared},
     delivery, enroll, error_chain,
@@ -131,20 +133,43 @@ pub(super) async fn callback(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<CallbackResponse>, ApiError> {
-    node.require_own_path("nsk_node_mismatch")?;
     let execution = parse_execution(&execution)?;
-    may_speak_for(&control, execution, &node, &headers).await?;
+    let refused = async |relation, refusal| {
+        let asked = Asked {
+            subject: &node.subject,
+            relation,
+        };
+        let resource = execution_resource(execution);
+        refuse(&control, asked, node.domain, resource, refusal).await
+    };
+    if let Err(err) = node.require_own_path("nsk_node_mismatch") {
+        return Err(refused("node_execution_callback.path_gate", err).await);
+    }
+    if let Err(err) = may_speak_for(&control, execution, &node, &headers).await {
+        return Err(refused("node_execution_callback.node_gate", err).await);
+    }
     let callback: Callback = read_json(body, CALLBACK_BODY_BYTES_MAX).await?;
     if !callback::is_reportable(callback.status) {
-        return Err(ApiError::new(
+        let refusal = ApiError::new(
             StatusCode::CONFLICT,
             "invalid_state_transition",
             "a node never makes an invocation pending",
-        ));
+        );
+        return Err(refused("node_execution_callback.apply", refusal).await);
     }
-    Ok(Json(
-        callback::apply(&control, (execution, node.id), &callback, Timestamp::now()).await?,
-    ))
+    let caller = (&*node.subject, node.domain);
+    match callback::apply(
+        &control,
+        caller,
+        (execution, node.id),
+        &callback,
+        Timestamp::now(),
+    )
+    .await
+    {
+        Ok(response) => Ok(Json(response)),
+        Err(err) => Err(refused("node_execution_callback.apply", err.into()).await),
+    }
 }
 
 /// The execution must address this node, and the report must carry the invocation's token: asked before the body is

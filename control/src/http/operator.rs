@@ -21,14 +21,17 @@ use muster_shared::{
 use serde::Deserialize;
 
 use super::{
-    auth::{InProject, Operator, parse_node},
+    auth::{InProject, Operator, parse_node, parse_project, visible_project},
     body::{OPERATOR_BODY_BYTES_MAX, read_json},
     cursor,
+    denial::{deny, refuse},
     problem::ApiError,
 };
 use crate::{
+    audit::Entry,
+    authz,
     control::{Control, Shared},
-    dispatch::{self, Requester, Target},
+    dispatch::{self, Target},
     enroll, integrity,
     store::{Detail, ListFilter, NodeFilter, NodeRecord, ViolationFilter},
 };
@@ -60,15 +63,16 @@ pub(super) async fn dispatch(
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let execution = dispatch::dispatch(
-        &control,
-        &caller.project,
-        &caller.requester,
-        request,
-        Timestamp::now(),
-    )
-    .await?;
-    Ok((StatusCode::CREATED, Json(execution)).into_response())
+    let InProject { operator, project } = caller;
+    let dispatched =
+        dispatch::dispatch(&control, &project, &operator.requester, request, Timestamp::now()).await;
+    match dispatched {
+        Ok(execution) => Ok((StatusCode::CREATED, Json(execution)).into_response()),
+        Err(err) => {
+            let resource = authz::project(project.id);
+            Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await)
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -92,7 +96,10 @@ pub(super) async fn list_executions(
                 .map_err(|err| ApiError::bad_request("invalid_status", format!("{err}")))
         })
         .transpose()?;
-    let scope = format!("executions {} {}", caller.requester.subject, caller.project.id);
+    let scope = format!(
+        "executions {} {}",
+        caller.operator.requester.subject, caller.project.id
+    );
     let before = query
         .cursor
         .map(|raw| cursor::open(&control.key, &scope, &raw))
@@ -137,7 +144,10 @@ pub(super) async fn list_hooks(
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Page<HookState>>, ApiError> {
     let limit = cursor::parse_limit(query.limit.as_deref())?;
-    let scope = format!("hooks {} {}", caller.requester.subject, caller.project.id);
+    let scope = format!(
+        "hooks {} {}",
+        caller.operator.requester.subject, caller.project.id
+    );
     let after: Option<(String, NodeId)> = query
         .cursor
         .map(|raw| cursor::open(&control.key, &scope, &raw))
@@ -159,7 +169,7 @@ pub(super) async fn approve_hook(
     Path((_, hook)): Path<(String, String)>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    caller.require_operator()?;
+    caller.require_operator(&control).await?;
     let hook: ActionName = hook
         .parse()
         .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
@@ -172,7 +182,7 @@ pub(super) async fn approve_hook(
     let answer = integrity::approve(
         &control,
         &caller.project,
-        &caller.requester,
+        &caller.operator.requester,
         (&hook, request.digest, &target),
         Timestamp::now(),
     )
@@ -192,12 +202,12 @@ pub(super) async fn issue_token(
     caller: InProject,
     body: Body,
 ) -> Result<Response, ApiError> {
-    caller.require_operator()?;
+    caller.require_operator(&control).await?;
     let request: IssueTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let token = enroll::issue(
         &control,
         &caller.project,
-        &caller.requester.subject,
+        &caller.operator.requester.subject,
         request,
         Timestamp::now(),
     )
@@ -216,7 +226,7 @@ pub(super) struct NodesQuery {
 
 pub(super) async fn list_nodes(
     State(control): State<Shared>,
-    Operator(requester): Operator,
+    operator: Operator,
     Query(query): Query<NodesQuery>,
 ) -> Result<Json<Page<NodeSummary>>, ApiError> {
     let limit = cursor::parse_limit(query.limit.as_deref())?;
@@ -227,12 +237,12 @@ pub(super) async fn list_nodes(
         .transpose()?;
     let projects = visible_projects(
         &control,
-        &requester,
+        &operator,
         query.domain_id.as_deref(),
         query.project_id.as_deref(),
     )
     .await?;
-    let scope = format!("nodes {}", requester.subject);
+    let scope = format!("nodes {}", operator.requester.subject);
     let after: Option<NodeId> = query
         .cursor
         .map(|raw| cursor::open(&control.key, &scope, &raw))
@@ -251,7 +261,8 @@ pub(super) async fn list_nodes(
     let items = nodes
         .into_iter()
         .filter(|node| {
-            requester
+            operator
+                .requester
                 .grants
                 .in_project(node.domain, node.project)
                 .may_act_on(node.id)
@@ -264,7 +275,7 @@ pub(super) async fn list_nodes(
 /// The projects in which the operator may act, of those the query asks for.
 async fn visible_projects(
     control: &Control,
-    requester: &Requester,
+    operator: &Operator,
     domain: Option<&str>,
     project: Option<&str>,
 ) -> Result<Vec<(DomainId, ProjectId)>, ApiError> {
@@ -274,19 +285,15 @@ async fn visible_projects(
                 .map_err(|_| ApiError::bad_request("invalid_domain_id", format!("{raw:?} is not a UUID")))
         })
         .transpose()?;
-    let project: Option<ProjectId> = project
-        .map(|raw| {
-            raw.parse()
-                .map_err(|_| ApiError::bad_request("invalid_project_id", format!("{raw:?} is not a UUID")))
-        })
-        .transpose()?;
+    let project = project.map(parse_project).transpose()?;
     let mut projects = control.store.all_projects().await?;
     projects.retain(|(in_domain, in_project)| {
         domain.is_none_or(|d| d == *in_domain)
             && project.is_none_or(|p| p == *in_project)
-            && requester.grants.may_act_in(*in_domain, *in_project)
+            && operator.requester.grants.may_act_in(*in_domain, *in_project)
     });
     if let (Some(id), true) = (project, projects.is_empty()) {
+        visible_project(control, operator, id).await?;
         return Err(project_not_found(id));
     }
     Ok(projects)
@@ -312,11 +319,7 @@ fn summary(control: &Control, node: NodeRecord) -> NodeSummary {
 }
 
 /// One node that the operator may act on; any other answers as one that does not exist.
-async fn visible_node(
-    control: &Control,
-    requester: &Requester,
-    raw: &str,
-) -> Result<(NodeRecord, bool), ApiError> {
+async fn visible_node(control: &Control, operator: &Operator, raw: &str) -> Result<NodeRecord, ApiError> {
     let id = parse_node(raw)?;
     let unknown = || {
         ApiError::not_found(
@@ -325,64 +328,80 @@ async fn visible_node(
         )
     };
     let (domain, project) = control.store.home_of(id).await?.ok_or_else(unknown)?;
-    if !requester.grants.in_project(domain, project).may_act_on(id) {
-        return Err(unknown());
+    if !operator
+        .requester
+        .grants
+        .in_project(domain, project)
+        .may_act_on(id)
+    {
+        return Err(deny(control, operator.asked(), domain, authz::resource(id), unknown()).await);
     }
     let filter = NodeFilter {
         projects: &[project],
         node: Some(id),
         ..NodeFilter::default()
     };
-    let node = control.store.nodes(&filter).await?.pop().ok_or_else(unknown)?;
-    Ok((node, requester.grants.may_operate(domain, project)))
+    control.store.nodes(&filter).await?.pop().ok_or_else(unknown)
+}
+
+/// A node that the operator may also change.
+async fn operated_node(
+    control: &Control,
+    operator: &Operator,
+    raw: &str,
+    what: &str,
+) -> Result<NodeRecord, ApiError> {
+    let node = visible_node(control, operator, raw).await?;
+    if operator.requester.grants.may_operate(node.domain, node.project) {
+        return Ok(node);
+    }
+    let why = format!("{what} needs the relation operator on the project or its domain");
+    let refusal = ApiError::denied("permission_denied", "insufficient_relation", why);
+    Err(deny(
+        control,
+        operator.asked(),
+        node.domain,
+        authz::resource(node.id),
+        refusal,
+    )
+    .await)
 }
 
 pub(super) async fn get_node(
     State(control): State<Shared>,
-    Operator(requester): Operator,
+    operator: Operator,
     Path(node): Path<String>,
 ) -> Result<Json<NodeSummary>, ApiError> {
-    let (node, _) = visible_node(&control, &requester, &node).await?;
+    let node = visible_node(&control, &operator, &node).await?;
     Ok(Json(summary(&control, node)))
-}
-
-fn require_operates(operates: bool, what: &str) -> Result<(), ApiError> {
-    if operates {
-        return Ok(());
-    }
-    let why = format!("{what} needs the relation operator on the project or its domain");
-    Err(ApiError::denied(
-        "permission_denied",
-        "insufficient_relation",
-        why,
-    ))
 }
 
 /// Takes a node out of service, and answers with it. What it has not reported by then ends at its deadline; its history
 /// stays.
 pub(super) async fn decommission_node(
     State(control): State<Shared>,
-    Operator(requester): Operator,
+    operator: Operator,
     Path(raw): Path<String>,
 ) -> Result<Json<NodeSummary>, ApiError> {
-    let (node, operates) = visible_node(&control, &requester, &raw).await?;
-    require_operates(operates, "decommissioning a node")?;
+    let node = operated_node(&control, &operator, &raw, "decommissioning a node").await?;
+    let (subject, now) = (&operator.requester.subject, Timestamp::now());
+    let entry = Entry::granted(subject, "node.decommission", authz::resource(node.id)).with(&node.name);
     let mut tx = control.store.begin().await?;
-    tx.decommission(node.id, Timestamp::now()).await?;
+    tx.decommission(node.id, now).await?;
+    tx.append_audit(node.domain, &[entry], now).await?;
     tx.commit().await?;
     control.node_streams.disconnect(node.id);
-    log::info!(node_id:% = node.id, by = requester.subject; "Decommissioned node {}", node.name);
+    log::info!(node_id:% = node.id, by = operator.requester.subject; "Decommissioned node {}", node.name);
     Ok(Json(summary(&control, node)))
 }
 
 pub(super) async fn patch_labels(
     State(control): State<Shared>,
-    Operator(requester): Operator,
+    operator: Operator,
     Path(raw): Path<String>,
     body: Body,
 ) -> Result<Json<NodeSummary>, ApiError> {
-    let (node, operates) = visible_node(&control, &requester, &raw).await?;
-    require_operates(operates, "changing labels")?;
+    let node = operated_node(&control, &operator, &raw, "changing labels").await?;
     let patch: LabelPatch = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let invalid = |err: labels::BadLabel| ApiError::bad_request("invalid_label", err.to_string());
     labels::check_given(&patch.set).map_err(invalid)?;
@@ -403,9 +422,23 @@ pub(super) async fn patch_labels(
     if count > LABELS_PER_NODE_MAX {
         return Err(invalid(labels::BadLabel::TooMany(count)));
     }
+    let entry = Entry::granted(
+        &operator.requester.subject,
+        "node.label",
+        authz::resource(node.id),
+    )
+    .with(label_changes(&patch));
+    tx.append_audit(node.domain, &[entry], Timestamp::now()).await?;
     tx.commit().await?;
-    let (node, _) = visible_node(&control, &requester, &raw).await?;
+    let node = visible_node(&control, &operator, &raw).await?;
     Ok(Json(summary(&control, node)))
+}
+
+/// A patch as an operator types it: `key=value` sets, `key-` removes.
+fn label_changes(patch: &LabelPatch) -> String {
+    let set = patch.set.iter().map(|(key, value)| format!("{key}={value}"));
+    let removed = patch.remove.iter().map(|key| format!("{key}-"));
+    set.chain(removed).collect::<Vec<_>>().join(" ")
 }
 
 #[derive(Deserialize)]
@@ -421,7 +454,7 @@ pub(super) struct ViolationsQuery {
 
 pub(super) async fn list_violations(
     State(control): State<Shared>,
-    Operator(requester): Operator,
+    operator: Operator,
     Query(query): Query<ViolationsQuery>,
 ) -> Result<Json<Page<ViolationRow>>, ApiError> {
     let limit = cursor::parse_limit(query.limit.as_deref())?;
@@ -437,13 +470,13 @@ pub(super) async fn list_violations(
     )?;
     let projects = visible_projects(
         &control,
-        &requester,
+        &operator,
         query.domain_id.as_deref(),
         query.project_id.as_deref(),
     )
     .await?;
     let projects: Vec<ProjectId> = projects.into_iter().map(|(_, project)| project).collect();
-    let scope = format!("violations {}", requester.subject);
+    let scope = format!("violations {}", operator.requester.subject);
     let before: Option<RowId> = query
         .cursor
         .map(|raw| cursor::open(&control.key, &scope, &raw))
@@ -471,7 +504,7 @@ fn one_of(code: &'static str, given: Option<&str>, known: &[&str]) -> Result<(),
 }
 
 pub(super) async fn preview_selector(
-    Operator(_): Operator,
+    _: Operator,
     body: Body,
 ) -> Result<Json<SelectorPreviewResponse>, ApiError> {
     let request: SelectorPreviewRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;

@@ -14,6 +14,7 @@ use muster_shared::{
 };
 
 use crate::{
+    audit::Outcome,
     callback::CallbackError,
     dispatch::{BadTarget, DispatchError},
     enroll::EnrollError,
@@ -36,6 +37,8 @@ pub(crate) struct ApiError {
     position: Option<usize>,
     dropped: Vec<Dropped>,
     reason: Option<&'static str>,
+    /// Minted when the refusal is written down, else when it is sent.
+    correlation: Option<RowId>,
 }
 
 impl ApiError {
@@ -47,6 +50,7 @@ impl ApiError {
             position: None,
             dropped: Vec::new(),
             reason: None,
+            correlation: None,
         }
     }
 
@@ -70,6 +74,39 @@ impl ApiError {
         }
     }
 
+    /// Gives it the id that its audit row has too.
+    pub(super) fn correlated(mut self) -> Self {
+        self.correlation = chance().ok().map(|chance| RowId::mint(Timestamp::now(), chance));
+        self
+    }
+
+    pub(super) const fn correlation(&self) -> Option<RowId> {
+        self.correlation
+    }
+
+    /// The words of the refusal, with its code.
+    pub(super) fn detail(&self) -> String {
+        format!("{}: {}", self.code, self.detail)
+    }
+
+    /// What the audit trail calls this refusal of an operation; `None` for what is no evidence: a malformed request,
+    /// something that is not there, a service that is busy.
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        match self.status {
+            StatusCode::FORBIDDEN => Some(Outcome::PermissionDenied),
+            StatusCode::CONFLICT
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::PAYLOAD_TOO_LARGE => Some(Outcome::InvariantViolation),
+            StatusCode::BAD_REQUEST if self.code == "action_not_declared" => {
+                Some(Outcome::InvariantViolation)
+            }
+            StatusCode::SERVICE_UNAVAILABLE => None,
+            status if status.is_server_error() => Some(Outcome::InternalError),
+            _ => None,
+        }
+    }
+
     /// The cause is logged whole; the caller learns that there was one.
     pub(crate) fn internal(err: &(dyn std::error::Error + 'static)) -> Self {
         log::error!("A request failed: {}", error_chain(err));
@@ -83,29 +120,34 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let correlation = chance().ok().map(|chance| RowId::mint(Timestamp::now(), chance));
+        let this = if self.correlation.is_some() {
+            self
+        } else {
+            self.correlated()
+        };
+        let correlation = this.correlation;
         let problem = Problem {
             kind: "about:blank".to_owned(),
-            title: self.status.canonical_reason().unwrap_or("Error").to_owned(),
-            status: self.status.as_u16(),
-            detail: self.detail,
+            title: this.status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: this.status.as_u16(),
+            detail: this.detail,
             instance: correlation.map_or_else(String::new, |id| format!("urn:uuid:{id}")),
-            code: Some(self.code.to_owned()),
-            position: self.position,
-            dropped: self.dropped,
-            reason: self.reason.map(str::to_owned),
-            correlation_id: self.reason.and(correlation).map(|id| id.to_string()),
+            code: Some(this.code.to_owned()),
+            position: this.position,
+            dropped: this.dropped,
+            reason: this.reason.map(str::to_owned),
+            correlation_id: this.reason.and(correlation).map(|id| id.to_string()),
         };
-        let mut response = (self.status, Json(problem)).into_response();
+        let mut response = (this.status, Json(problem)).into_response();
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if self.status == StatusCode::TOO_MANY_REQUESTS || self.status == StatusCode::SERVICE_UNAVAILABLE {
+        if this.status == StatusCode::TOO_MANY_REQUESTS || this.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
         }
-        if self.status == StatusCode::UNAUTHORIZED {
+        if this.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response

@@ -308,15 +308,15 @@ impl Tx {
         Ok(())
     }
 
-    /// Times out the targets of one execution that rest in one of `from`. Answers how many, and whether that settled
-    /// the header.
+    /// Times out the targets of one execution that rest in one of `from`. Answers which, and whether that settled the
+    /// header.
     pub(crate) async fn time_out(
         &mut self,
         execution: ExecutionId,
         from: &[Status],
         why: &str,
         now: Timestamp,
-    ) -> Result<(u64, bool), StoreError> {
+    ) -> Result<(Vec<NodeId>, bool), StoreError> {
         let mut events = QueryBuilder::<Sqlite>::new(
             "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
              SELECT execution_id, node_id, status, 'timeout', ",
@@ -338,8 +338,13 @@ impl Tx {
         update.push(", ended_ms = ").push_bind(now.as_millis());
         update.push(" WHERE execution_id = ").push_bind(execution.uuid());
         push_statuses(&mut update, from);
-        let ended = update.build().execute(&mut *self.0).await?.rows_affected();
-        let settled = ended > 0 && self.count_down(execution, ended, now).await?;
+        update.push(" RETURNING node_id");
+        let rows = update.build().fetch_all(&mut *self.0).await?;
+        let ended = rows
+            .iter()
+            .map(|row| Reader::new(row, "action_execution_target", "node_id").id("node_id"))
+            .collect::<Result<Vec<NodeId>, _>>()?;
+        let settled = !ended.is_empty() && self.count_down(execution, ended.len() as u64, now).await?;
         Ok((ended, settled))
     }
 
@@ -601,9 +606,9 @@ impl Store {
         &self,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<(ExecutionId, Timestamp)>, StoreError> {
+    ) -> Result<Vec<(ExecutionId, DomainId, Timestamp)>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, expires_ms FROM action_execution
+            "SELECT id, domain_id, expires_ms FROM action_execution
              WHERE terminal_status IS NULL AND expires_ms <= $1 ORDER BY expires_ms LIMIT $2",
         )
         .bind(now.as_millis())
@@ -613,7 +618,7 @@ impl Store {
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "action_execution", "id");
-                Ok((row.id("id")?, row.at("expires_ms")?))
+                Ok((row.id("id")?, row.id("domain_id")?, row.at("expires_ms")?))
             })
             .collect()
     }

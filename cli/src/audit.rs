@@ -1,0 +1,148 @@
+//! `muster audit`: who asked for what, and whether the record of it is still what was written.
+
+use clap::{Args, Subcommand};
+use muster_shared::{
+    audit::{Anchor, AuditPage, AuditRow, Walk},
+    ids::ProjectId,
+    time::Timestamp,
+    wire::Page,
+};
+use serde::Serialize;
+
+use crate::{
+    client::{Client, Route},
+    exit::Exit,
+    failure::Failure,
+    render::Format,
+    session::Session,
+    table::{Cell, Table},
+    text,
+};
+
+/// How many rows are read at a time: control's largest page.
+const PAGE_LEN: u32 = 200;
+const LIST_DEFAULT: usize = 50;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum AuditCommand {
+    /// List the audit rows of the project's domain, newest first
+    List(ListArgs),
+    /// Walk the domain's chain of rows: names the first that was changed, moved or taken out, and ends with 1
+    Verify(VerifyArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = LIST_DEFAULT, value_parser = positive)]
+    limit: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// The end of the chain as an earlier verify printed it: proves that it was not written anew since
+    #[arg(long, value_name = "SEQ:HASH")]
+    anchor: Option<Anchor>,
+}
+
+fn positive(raw: &str) -> Result<usize, String> {
+    raw.parse()
+        .ok()
+        .filter(|n| *n > 0)
+        .ok_or_else(|| "a number from 1".to_owned())
+}
+
+pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<Exit, Failure> {
+    let (client, project) = session.control()?;
+    match command {
+        AuditCommand::List(args) => {
+            let route = Route::new(["v1", "audit"]).with("project_id", Some(project));
+            let rows: Page<AuditRow> = client.pages(&route, Some(args.limit)).await?;
+            session.screen.list(
+                &rows.items,
+                "audit rows",
+                |row| row.seq.to_string(),
+                |rows, wide| table(rows, wide, Timestamp::now()),
+            )?;
+            Ok(Exit::Success)
+        }
+        AuditCommand::Verify(args) => verify(session, &client, project, args.anchor).await,
+    }
+}
+
+#[derive(Serialize)]
+struct Verified {
+    rows: u64,
+    anchor: String,
+}
+
+async fn verify(
+    session: &Session,
+    client: &Client,
+    project: ProjectId,
+    anchor: Option<Anchor>,
+) -> Result<Exit, Failure> {
+    let route = Route::new(["v1", "audit"])
+        .with("project_id", Some(project))
+        .with("order", Some("oldest"))
+        .with("limit", Some(PAGE_LEN));
+    let mut page: AuditPage = client.get(&route).await?;
+    let mut walk = Walk::new(page.head, anchor);
+    let outcome = loop {
+        if let Err(broken) = page.items.iter().try_for_each(|row| walk.step(row)) {
+            break Err(broken);
+        }
+        match &page.next_cursor {
+            Some(cursor) => page = client.get(&route.clone().with("cursor", Some(cursor))).await?,
+            None => break walk.end(page.head),
+        }
+    };
+    let last = walk.last();
+    if let Err(broken) = outcome {
+        session.screen.say(&format!(
+            "muster: the audit chain is broken: {broken}\n  the rows up to {} hold",
+            last.seq
+        ));
+        return Ok(Exit::Other);
+    }
+    let verified = Verified {
+        rows: last.seq,
+        anchor: last.to_string(),
+    };
+    match session.screen.format() {
+        Format::Json => session.screen.json(&verified)?,
+        Format::Table | Format::Wide | Format::Name | Format::Raw => {
+            session.screen.print(&verified.anchor)?
+        }
+    }
+    let rows = text::count(usize::try_from(last.seq).unwrap_or(usize::MAX), "row");
+    session.screen.say(&format!("{rows} hold"));
+    Ok(Exit::Success)
+}
+
+fn table(rows: &[AuditRow], wide: bool, now: Timestamp) -> Table {
+    let header = [
+        "SEQ", "AGE", "SUBJECT", "RELATION", "RESOURCE", "OUTCOME", "DETAIL",
+    ];
+    let mut table = Table::new(&header, &["AT", "CORRELATION", "HASH"], wide);
+    for row in rows {
+        let outcome = if row.outcome == "granted" {
+            Cell::good(&row.outcome)
+        } else {
+            Cell::odd(&row.outcome)
+        };
+        table.row([
+            row.seq.to_string().into(),
+            text::age(now, row.at).into(),
+            row.subject.as_str().into(),
+            row.relation.as_str().into(),
+            row.resource.as_str().into(),
+            outcome,
+            row.detail.as_deref().into(),
+            row.at.to_string().into(),
+            row.correlation_id.map(|id| id.to_string()).into(),
+            row.hash.to_string().into(),
+        ]);
+    }
+    table
+}

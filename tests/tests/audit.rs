@@ -1,0 +1,263 @@
+//! What happened is written down, and what was written down cannot be changed unnoticed.
+
+use muster_shared::audit::{AuditPage, AuditRow};
+use muster_tests::{
+    operator::said_by,
+    prelude::*,
+    world::{on, on_node},
+};
+
+async fn rows(world: &World) -> Vec<AuditRow> {
+    let path = format!("/v1/audit?project_id={}&limit=200", world.operator.project);
+    let page: AuditPage = world.operator.get(&path).await.expect(200).json();
+    page.items
+}
+
+fn count(rows: &[AuditRow], relation: &str, outcome: &str) -> usize {
+    rows.iter()
+        .filter(|row| row.relation == relation && row.outcome == outcome)
+        .count()
+}
+
+async fn verify(world: &World, args: &[&str], code: i32) -> muster_tests::Said {
+    let args = [&["audit", "verify"][..], args].concat();
+    world.operator.muster(&args).await.expect(code)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_has_its_row_in_the_order_it_was_made() {
+    let world = World::new().await;
+    let node = world.node("n").labels("role=web").start().await;
+    let ran = world.run(on_node("ping", node.id)).await;
+    let label = json!({"set": {"tier": "1"}, "remove": ["role"]});
+    let path = format!("/v1/nodes/{}/labels", node.id);
+    let _ = world.operator.patch(&path, &label).await.expect(200);
+
+    let rows = rows(&world).await;
+    for (relation, n) in [
+        ("token.issue", 2),
+        ("grant.create", 1),
+        ("node.enroll", 1),
+        ("actions.dispatch", 1),
+        ("actions.callback", 3),
+        ("node.label", 1),
+    ] {
+        assert_eq!(count(&rows, relation, "granted"), n, "{relation}: {rows:#?}");
+    }
+    assert!(
+        rows.windows(2).all(|pair| pair[0].seq == pair[1].seq + 1),
+        "{rows:#?}"
+    );
+    let callback = rows
+        .iter()
+        .find(|row| row.relation == "actions.callback")
+        .unwrap();
+    assert_eq!(callback.subject, format!("node:{}", node.id));
+    assert_eq!(callback.resource, format!("execution:{}", ran.id));
+    assert_eq!(rows[0].detail.as_deref(), Some("tier=1 role-"));
+    // Pages follow each other without a gap.
+    let one = format!("/v1/audit?project_id={}&limit=1", world.operator.project);
+    let first: AuditPage = world.operator.get(&one).await.expect(200).json();
+    let next = format!("{one}&cursor={}", first.next_cursor.expect("there is more"));
+    let second: AuditPage = world.operator.get(&next).await.expect(200).json();
+    assert_eq!(
+        (first.items[0].seq, second.items[0].seq),
+        (rows[0].seq, rows[1].seq)
+    );
+    let listed = world
+        .operator
+        .muster(&["audit", "list", "--limit", "2"])
+        .await
+        .expect(0);
+    assert!(listed.stdout.contains("node.label"), "{listed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denial_is_written_before_it_is_answered() {
+    let world = World::new().await;
+    let node = world.node("n").labels("role=web").start().await;
+    let other = world.node("m").labels("role=web").start().await;
+    world.alter(&format!(
+        "UPDATE relation_tuple SET relation = 'act', resource = 'project:{}';
+         INSERT INTO relation_tuple (id, subject, relation, resource, created_ms)
+         SELECT randomblob(16), subject, 'act', 'resource:{}', 0 FROM relation_tuple LIMIT 1",
+        world.operator.project, other.id,
+    ));
+    // One node of the two is left out, and the dispatch goes on without it.
+    let ran = world.run(on("ping", "role=web")).await;
+    assert_eq!(ran.targets.len(), 1);
+    let denied = world.operator.try_dispatch(&on_node("ping", node.id)).await;
+    let problem = denied.refused(403, "permission_denied");
+    let nobody = world.operator.try_dispatch(&on("ping", "role=none")).await;
+    let _ = nobody.refused(422, "selector_empty_cohort");
+    let label = json!({"set": {"tier": "1"}});
+    let path = format!("/v1/nodes/{}/labels", other.id);
+    let _ = world
+        .operator
+        .patch(&path, &label)
+        .await
+        .refused(403, "permission_denied");
+    let domain = world
+        .operator
+        .get(&format!("/v1/audit?project_id={}", world.operator.project))
+        .await;
+    let _ = domain.refused(403, "permission_denied");
+    world.alter("UPDATE relation_tuple SET relation = 'nothing'");
+    let hidden = world.operator.get(&world.operator.in_project("executions")).await;
+    let _ = hidden.refused(404, "project_not_found");
+
+    world.alter(
+        "UPDATE relation_tuple SET relation = 'operator',
+            resource = (SELECT resource FROM audit WHERE relation = 'grant.create')
+          WHERE rowid = (SELECT min(rowid) FROM relation_tuple)",
+    );
+    let rows = rows(&world).await;
+    for (relation, outcome, n) in [
+        ("insufficient_relation", "denied", 2),
+        ("execution.dispatch", "permission_denied", 1),
+        ("execution.dispatch", "invariant_violation", 1),
+        ("node.label", "permission_denied", 1),
+        ("audit.list", "permission_denied", 1),
+        ("execution.list", "permission_denied", 1),
+    ] {
+        assert_eq!(
+            count(&rows, relation, outcome),
+            n,
+            "{relation} {outcome}: {rows:#?}"
+        );
+    }
+    let row = rows
+        .iter()
+        .find(|row| row.relation == "execution.dispatch" && row.outcome == "permission_denied")
+        .unwrap();
+    assert_eq!(
+        row.correlation_id.map(|id| id.to_string()),
+        problem.correlation_id,
+        "the answer and its row have one id"
+    );
+    let _ = verify(&world, &[], 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_may_not_report_is_written_down() {
+    let world = World::new().await;
+    let (one, two) = (
+        BareNode::enroll(&world, "n=one").await,
+        BareNode::enroll(&world, "n=two").await,
+    );
+    one.declare(&[]).await;
+    let ran = world.dispatch(on_node("ping", one.id)).await;
+    world.leave_open();
+    let body = json!({"status": "ack"});
+    let own = two.callback_path(ran.id);
+    let foreign = one.callback_path(ran.id);
+    for (path, gate) in [(own, "node_gate"), (foreign, "path_gate")] {
+        let answer = muster_tests::Answer::to(two.request(reqwest::Method::POST, &path).json(&body)).await;
+        let _ = answer.refused(403, "nsk_node_mismatch");
+        let relation = format!("node_execution_callback.{gate}");
+        let rows = rows(&world).await;
+        assert_eq!(count(&rows, &relation, "permission_denied"), 1, "{rows:#?}");
+        assert_eq!(rows[0].subject, format!("node:{}", two.id));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_cannot_be_written_fails_what_it_describes() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    world.alter(
+        "CREATE TRIGGER audit_is_full BEFORE INSERT ON audit
+         BEGIN SELECT raise(ABORT, 'no room'); END",
+    );
+    let before = world.rows();
+    let dispatched = world.operator.try_dispatch(&on_node("ping", node.id)).await;
+    let problem = dispatched.refused(500, "internal_error");
+    assert!(!problem.detail.contains("room"), "{problem:?}");
+    let nobody = world.operator.try_dispatch(&on("ping", "role=none")).await;
+    let _ = nobody.refused(500, "internal_error");
+    assert_eq!(world.rows(), before, "what has no row did not happen");
+    world.alter("DROP TRIGGER audit_is_full");
+    let _ = world.run(on_node("ping", node.id)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_changes_removes_or_swaps_a_row_is_found_out() {
+    let world = World::new().await;
+    for _ in 0..4 {
+        let _ = world.bootstrap_token("n=x").await;
+    }
+    let whole = verify(&world, &[], 0).await;
+    let anchor = whole.stdout.trim().to_owned();
+    assert_eq!(anchor.split(':').next(), Some("6"), "{whole:?}");
+    let keep = "DROP TABLE IF EXISTS kept; DROP TABLE IF EXISTS kept_head;
+                CREATE TABLE kept AS SELECT * FROM audit; CREATE TABLE kept_head AS SELECT * FROM audit_head";
+    let restore = "DELETE FROM audit; INSERT INTO audit SELECT * FROM kept;
+                   DELETE FROM audit_head; INSERT INTO audit_head SELECT * FROM kept_head";
+    world.alter(keep);
+    for (tamper, named) in [
+        (
+            "UPDATE audit SET subject = 'token:other' WHERE seq = 3",
+            "row 3 was changed",
+        ),
+        (
+            "UPDATE audit SET at_ms = at_ms + 1 WHERE seq = 4",
+            "row 4 was changed",
+        ),
+        (
+            "UPDATE audit SET hash = randomblob(32) WHERE seq = 2",
+            "row 2 was changed",
+        ),
+        ("DELETE FROM audit WHERE seq = 3", "row 3 is missing"),
+        ("DELETE FROM audit WHERE seq = 1", "row 1 is missing"),
+        ("DELETE FROM audit WHERE seq = 6", "row 6 is missing"),
+        ("DELETE FROM audit", "row 1 is missing"),
+        (
+            "UPDATE audit SET seq = 99 WHERE seq = 3; UPDATE audit SET seq = 3 WHERE seq = 4;
+             UPDATE audit SET seq = 4 WHERE seq = 99",
+            "row 3 was written as row 4",
+        ),
+        (
+            "DELETE FROM audit WHERE seq = 5; UPDATE audit SET seq = 5 WHERE seq = 6;
+             UPDATE audit_head SET seq = 5",
+            "row 5 was",
+        ),
+    ] {
+        world.alter(tamper);
+        let said = verify(&world, &[], 1).await;
+        assert!(said.stderr.contains(named), "{tamper}: {said:?}");
+        let mut command = std::process::Command::new(muster_tests::binaries::binary("muster-control"));
+        command
+            .args(["audit", "verify", "--data-dir"])
+            .arg(world.data_dir());
+        let said = said_by(command.into()).await.expect(1);
+        assert!(said.stderr.contains(named), "{tamper}: {said:?}");
+        world.alter(restore);
+    }
+    // An end that was cut off together with its record holds by itself, and not against the anchor.
+    world.alter(
+        "DELETE FROM audit WHERE seq = 6;
+         UPDATE audit_head SET seq = 5, hash = (SELECT hash FROM audit WHERE seq = 5)",
+    );
+    let _ = verify(&world, &[], 0).await;
+    let said = verify(&world, &["--anchor", &anchor], 1).await;
+    assert!(said.stderr.contains("row 6 is missing"), "{said:?}");
+    world.alter(restore);
+    let _ = verify(&world, &["--anchor", &anchor], 0).await;
+    let _ = world.bootstrap_token("n=x").await;
+    let _ = verify(&world, &["--anchor", &anchor], 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_is_the_systems_own_row() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let mut ask = on_node("ping", node.id);
+    ask["timeout_seconds"] = json!(1);
+    let ran = world.run(ask).await;
+    assert_eq!(ran.status, Status::Timeout);
+    let rows = rows(&world).await;
+    assert_eq!(count(&rows, "actions.timeout", "granted"), 1);
+    assert_eq!(rows[0].subject, "system");
+    assert_eq!(rows[0].detail, Some(format!("resource:{}", node.id)));
+}
