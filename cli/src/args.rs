@@ -8,6 +8,7 @@ use crate::{
     contexts::ContextCommand,
     execution::ExecutionCommand,
     executions, exit,
+    grant::GrantArgs,
     hooks::HooksArgs,
     nodes::{self, NodeCommand},
     render::Format,
@@ -61,9 +62,11 @@ pub(crate) enum Command {
     Hooks(HooksArgs),
     /// List integrity violations
     Violations(violations::ListArgs),
-    /// Mint what lets a machine enrol
+    /// Mint, list, rotate and revoke what lets a machine enrol and an operator in
     #[command(subcommand)]
     Tokens(TokensCommand),
+    /// Grant a relation, take it away, or list who may what
+    Grant(GrantArgs),
     /// List who asked for what, and verify that record
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -126,6 +129,10 @@ mod tests {
             "muster hooks approve h --all",
             "muster node label n",
             "muster nodes -o xml",
+            "muster grant user:a act",
+            "muster grant --list --delete",
+            "muster audit verify --anchor 5",
+            "muster tokens rotate",
         ] {
             let err = Cli::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(err.exit_code(), 2, "{line}");

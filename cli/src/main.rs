@@ -16,6 +16,7 @@ mod executions;
 mod exit;
 mod failure;
 mod follow;
+mod grant;
 mod hooks;
 mod lookup;
 mod nodes;
@@ -96,6 +97,7 @@ async fn obey(session: &Session, command: Command) -> Result<Exit, Failure> {
         Command::Hooks(args) => hooks::run(session, args).await,
         Command::Violations(args) => violations::list(session, args).await,
         Command::Tokens(command) => tokens::run(session, command).await,
+        Command::Grant(args) => grant::run(session, args).await,
         Command::Audit(command) => audit::run(session, command).await,
         Command::Context(command) => contexts::run(session, command),
         Command::Version => version::run(session).await,

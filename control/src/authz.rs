@@ -1,11 +1,25 @@
 //! Who may: relation tuples `(subject, relation, resource)` and what follows from them. Pure.
 //!
 //! `act` on a project opens an operation. Whether a node may be acted on is asked node by node: `act` on the node
-//! itself, or `operator` on its project or domain, unless `excluded` takes it away at any of the three.
+//! itself, or `operator` on its project or domain, unless `excluded` takes it away at any of the three. What a group was
+//! granted, its members have, also those of groups within it.
 
-use std::collections::HashSet;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
 
-use muster_shared::ids::{DomainId, NodeId, ProjectId};
+use muster_shared::ids::{DomainId, NodeId, ProjectId, RowId};
+
+/// The relation of a subject to a group.
+pub(crate) const MEMBER: &str = "member";
+/// The relation that takes the others away.
+pub(crate) const EXCLUDED: &str = "excluded";
+/// How many groups may be nested: a member of the innermost is one of the outermost, this many steps away.
+pub(crate) const GROUP_DEPTH_MAX: usize = 8;
+/// The longest name of a user or group, in bytes.
+const NAME_LEN_MAX: usize = 128;
 
 pub(crate) fn domain(id: DomainId) -> String {
     format!("domain:{id}")
@@ -16,21 +30,309 @@ pub(crate) fn project(id: ProjectId) -> String {
 pub(crate) fn resource(id: NodeId) -> String {
     format!("resource:{id}")
 }
+/// A tuple in one word.
+pub(crate) fn notation(resource: &str, relation: &str, subject: &str) -> String {
+    format!("{resource}#{relation}@{subject}")
+}
 
-/// All that one subject was granted.
+/// A text that is no subject or resource.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadShape {
+    #[error("subject is {0:?}; it must be user:NAME, group:NAME#member or token:UUID")]
+    Subject(String),
+    #[error("resource is {0:?}; it must be domain:UUID, project:UUID, resource:NODE_UUID or group:NAME")]
+    Resource(String),
+}
+
+/// A tuple whose parts do not go together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadTuple {
+    #[error("{relation:?} is no relation to a {kind}; those are {known}")]
+    Relation {
+        relation: String,
+        kind: &'static str,
+        known: String,
+    },
+    #[error("{0} would be nested in itself")]
+    Cycle(String),
+    #[error("groups may be nested {GROUP_DEPTH_MAX} deep (GROUP_DEPTH_MAX), and {0} would be deeper")]
+    TooDeep(String),
+}
+
+/// Who is granted something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    User(String),
+    Members(String),
+    Token(RowId),
+}
+
+/// What something is granted on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Resource {
+    Domain(DomainId),
+    Project(ProjectId),
+    Node(NodeId),
+    Group(String),
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'@' | b'+');
+    (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(plain)
+}
+
+impl FromStr for Subject {
+    type Err = BadShape;
+    fn from_str(raw: &str) -> Result<Self, BadShape> {
+        let bad = || BadShape::Subject(raw.to_owned());
+        match raw.split_once(':').ok_or_else(bad)? {
+            ("user", name) if is_name(name) => Ok(Self::User(name.to_owned())),
+            ("group", rest) => match rest.split_once('#') {
+                Some((name, MEMBER)) if is_name(name) => Ok(Self::Members(name.to_owned())),
+                Some(_) | None => Err(bad()),
+            },
+            ("token", id) => id.parse().map(Self::Token).map_err(|_| bad()),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Members(name) => write!(f, "group:{name}#{MEMBER}"),
+            Self::Token(id) => write!(f, "token:{id}"),
+        }
+    }
+}
+
+impl FromStr for Resource {
+    type Err = BadShape;
+    fn from_str(raw: &str) -> Result<Self, BadShape> {
+        let bad = || BadShape::Resource(raw.to_owned());
+        match raw.split_once(':').ok_or_else(bad)? {
+            ("domain", id) => id.parse().map(Self::Domain).map_err(|_| bad()),
+            ("project", id) => id.parse().map(Self::Project).map_err(|_| bad()),
+            ("resource", id) => id.parse().map(Self::Node).map_err(|_| bad()),
+            ("group", name) if is_name(name) => Ok(Self::Group(name.to_owned())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Domain(id) => f.write_str(&domain(*id)),
+            Self::Project(id) => f.write_str(&project(*id)),
+            Self::Node(id) => f.write_str(&resource(*id)),
+            Self::Group(name) => write!(f, "group:{name}"),
+        }
+    }
+}
+
+impl Resource {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Domain(_) => "domain",
+            Self::Project(_) => "project",
+            Self::Node(_) => "resource",
+            Self::Group(_) => "group",
+        }
+    }
+
+    fn known(&self, relation: &str, known: &[&str]) -> Result<(), BadTuple> {
+        if known.contains(&relation) {
+            return Ok(());
+        }
+        Err(BadTuple::Relation {
+            relation: relation.to_owned(),
+            kind: self.kind(),
+            known: known.join(", "),
+        })
+    }
+}
+
+/// Whether a tuple with this relation means anything.
+pub(crate) fn check_relation(relation: &str, resource: &Resource) -> Result<(), BadTuple> {
+    let known: &[&str] = match resource {
+        Resource::Domain(_) => &["operator", "excluded"],
+        Resource::Project(_) => &["act", "operator", "excluded"],
+        Resource::Node(_) => &["act", "excluded"],
+        Resource::Group(_) => &[MEMBER],
+    };
+    resource.known(relation, known)
+}
+
+/// Whether it can be asked: also what is only ever inherited.
+pub(crate) fn check_question(relation: &str, resource: &Resource) -> Result<(), BadTuple> {
+    let known: &[&str] = match resource {
+        Resource::Domain(_) | Resource::Project(_) | Resource::Node(_) => &["act", "operator", "excluded"],
+        Resource::Group(_) => &[MEMBER],
+    };
+    resource.known(relation, known)
+}
+
+/// Whether `group` may stand as it does among these tuples: not within itself, and not too deep.
+pub(crate) fn check_nesting(tuples: &[Tuple], group: &str) -> Result<(), BadTuple> {
+    // Each step to the left is a subject of the group, each to the right a group that it is a member of.
+    let nested = |from: &str, step: &dyn Fn(&Tuple, &str) -> Option<String>| -> Result<usize, BadTuple> {
+        let mut frontier = HashSet::from([from.to_owned()]);
+        for depth in 0..=GROUP_DEPTH_MAX {
+            frontier = frontier
+                .iter()
+                .flat_map(|at| tuples.iter().filter_map(|tuple| step(tuple, at)))
+                .collect();
+            if frontier.contains(from) {
+                return Err(BadTuple::Cycle(from.to_owned()));
+            }
+            if frontier.is_empty() {
+                return Ok(depth);
+            }
+        }
+        Err(BadTuple::TooDeep(from.to_owned()))
+    };
+    let inward = nested(group, &|tuple, at| {
+        let member = tuple.relation == MEMBER && tuple.resource == at;
+        member.then(|| tuple.subject.strip_suffix("#member").map(str::to_owned))?
+    })?;
+    let outward = nested(group, &|tuple, at| {
+        let member = tuple.relation == MEMBER && tuple.subject.strip_suffix("#member") == Some(at);
+        member.then(|| tuple.resource.clone())
+    })?;
+    // One step more: a token or user in the innermost group.
+    if inward + outward + 1 > GROUP_DEPTH_MAX {
+        return Err(BadTuple::TooDeep(group.to_owned()));
+    }
+    Ok(())
+}
+
+/// One tuple, in the domain that it counts in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tuple {
+    pub(crate) domain: DomainId,
+    pub(crate) subject: String,
+    pub(crate) relation: String,
+    pub(crate) resource: String,
+}
+
+/// Where a resource stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    Domain(DomainId),
+    Project(DomainId, ProjectId),
+    Node(DomainId, ProjectId, NodeId),
+    Group(DomainId, String),
+}
+
+/// All that one subject was granted, by itself or through its groups: each with the tuples that lead there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grants(HashSet<(String, String)>);
+pub(crate) struct Grants(HashMap<(String, String), Vec<String>>);
 
-impl FromIterator<(String, String)> for Grants {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(tuples: I) -> Self {
-        Self(tuples.into_iter().collect())
+/// Tuples by their subject.
+pub(crate) struct Tuples<'t>(HashMap<&'t str, Vec<&'t Tuple>>);
+
+impl<'t> Tuples<'t> {
+    pub(crate) fn new(tuples: &'t [Tuple]) -> Self {
+        let mut by_subject: HashMap<&str, Vec<&Tuple>> = HashMap::new();
+        for tuple in tuples {
+            by_subject.entry(&tuple.subject).or_default().push(tuple);
+        }
+        Self(by_subject)
+    }
+
+    /// Follows the subject through its groups. A group counts in the domain that made it, and in no other.
+    pub(crate) fn grants_of(&self, subject: &str) -> Grants {
+        let mut grants = HashMap::new();
+        let mut seen = HashSet::new();
+        let mut frontier: Vec<(Option<DomainId>, String, Vec<String>)> =
+            vec![(None, subject.to_owned(), Vec::new())];
+        for _ in 0..=GROUP_DEPTH_MAX {
+            let mut outer = Vec::new();
+            for (domain, held, path) in frontier {
+                if !seen.insert((domain, held.clone())) {
+                    continue;
+                }
+                let tuples = self.0.get(&*held).into_iter().flatten();
+                for tuple in tuples.filter(|tuple| domain.is_none_or(|domain| domain == tuple.domain)) {
+                    let step = notation(&tuple.resource, &tuple.relation, &tuple.subject);
+                    let path: Vec<_> = path.iter().cloned().chain([step]).collect();
+                    if tuple.relation == MEMBER {
+                        let members = format!("{}#{MEMBER}", tuple.resource);
+                        outer.push((Some(tuple.domain), members, path.clone()));
+                    }
+                    grants
+                        .entry((tuple.relation.clone(), tuple.resource.clone()))
+                        .or_insert(path);
+                }
+            }
+            frontier = outer;
+        }
+        Grants(grants)
     }
 }
 
 impl Grants {
+    pub(crate) fn of(subject: &str, tuples: &[Tuple]) -> Self {
+        Tuples::new(tuples).grants_of(subject)
+    }
+
     fn has(&self, relation: &str, resource: &str) -> bool {
+        self.path(relation, resource).is_some()
+    }
+
+    fn path(&self, relation: &str, resource: &str) -> Option<&Vec<String>> {
         // Two owned texts make the key; a set of borrowed pairs would cost more to read than it saves.
-        self.0.contains(&(relation.to_owned(), resource.to_owned()))
+        self.0.get(&(relation.to_owned(), resource.to_owned()))
+    }
+
+    /// Whether the subject may what is asked, and the tuples that decided: those that grant or, where there are any,
+    /// those that take away.
+    pub(crate) fn decide(&self, relation: &str, home: &Home) -> (bool, Vec<String>) {
+        let (levels, allowed) = match home {
+            Home::Group(_, name) => {
+                let group = format!("group:{name}");
+                let path = self.path(relation, &group).cloned();
+                return (path.is_some(), path.unwrap_or_default());
+            }
+            Home::Domain(in_domain) => (vec![domain(*in_domain)], self.may_operate_domain(*in_domain)),
+            Home::Project(in_domain, in_project) => (
+                vec![project(*in_project), domain(*in_domain)],
+                match relation {
+                    "act" => self.may_act_in(*in_domain, *in_project),
+                    _ => self.may_operate(*in_domain, *in_project),
+                },
+            ),
+            Home::Node(in_domain, in_project, node) => (
+                vec![resource(*node), project(*in_project), domain(*in_domain)],
+                match relation {
+                    "act" => self.in_project(*in_domain, *in_project).may_act_on(*node),
+                    _ => self.may_operate(*in_domain, *in_project),
+                },
+            ),
+        };
+        let first = |relation: &str| {
+            levels
+                .iter()
+                .find_map(|level| self.path(relation, level))
+                .cloned()
+        };
+        let excluded = first("excluded");
+        if relation == EXCLUDED {
+            return (excluded.is_some(), excluded.unwrap_or_default());
+        }
+        let act = levels
+            .first()
+            .filter(|_| relation == "act")
+            .and_then(|level| self.path("act", level))
+            .cloned();
+        let path = if allowed {
+            act.or_else(|| first("operator"))
+        } else {
+            excluded
+        };
+        (allowed, path.unwrap_or_default())
     }
 
     /// Whether dispatching and reading in this project is open to the subject.
@@ -87,10 +389,135 @@ mod tests {
     }
 
     fn grants(tuples: &[(&str, String)]) -> Grants {
-        tuples
+        let tuples: Vec<_> = tuples
             .iter()
-            .map(|(relation, resource)| ((*relation).to_owned(), resource.clone()))
-            .collect()
+            .map(|(relation, resource)| tuple(1, "token:x", relation, resource))
+            .collect();
+        Grants::of("token:x", &tuples)
+    }
+
+    fn tuple(domain: u128, subject: &str, relation: &str, resource: &str) -> Tuple {
+        Tuple {
+            domain: id(domain),
+            subject: subject.to_owned(),
+            relation: relation.to_owned(),
+            resource: resource.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_member_of_a_group_within_a_group_has_what_the_outer_was_granted() {
+        let tuples = [
+            tuple(1, "token:x", MEMBER, "group:inner"),
+            tuple(1, "group:inner#member", MEMBER, "group:outer"),
+            tuple(1, "group:outer#member", "operator", &project(id(2))),
+        ];
+        let grants = Grants::of("token:x", &tuples);
+        assert!(grants.may_operate(id(1), id(2)));
+        assert!(!Grants::of("token:y", &tuples).may_operate(id(1), id(2)));
+        let (allowed, path) = grants.decide("act", &Home::Node(id(1), id(2), id(3)));
+        assert!(allowed);
+        assert_eq!(path.len(), 3, "{path:?}");
+        assert_eq!(path[0], "group:inner#member@token:x");
+        assert!(path[2].ends_with("#operator@group:outer#member"));
+    }
+
+    #[test]
+    fn a_group_of_one_domain_is_none_in_another() {
+        let tuples = [
+            tuple(9, "token:x", MEMBER, "group:ops"),
+            tuple(1, "group:ops#member", "operator", &domain(id(1))),
+        ];
+        assert!(!Grants::of("token:x", &tuples).may_operate_domain(id(1)));
+    }
+
+    #[test]
+    fn a_circle_of_groups_ends_and_depth_is_bounded() {
+        let circle = [
+            tuple(1, "token:x", MEMBER, "group:a"),
+            tuple(1, "group:a#member", MEMBER, "group:b"),
+            tuple(1, "group:b#member", MEMBER, "group:a"),
+        ];
+        assert!(!Grants::of("token:x", &circle).may_operate_domain(id(1)));
+        assert!(matches!(
+            check_nesting(&circle, "group:a"),
+            Err(BadTuple::Cycle(_))
+        ));
+        let own = [tuple(1, "group:a#member", MEMBER, "group:a")];
+        assert!(matches!(check_nesting(&own, "group:a"), Err(BadTuple::Cycle(_))));
+
+        let chain = |n: usize| -> Vec<Tuple> {
+            let nested = (1..n).map(|i| {
+                tuple(
+                    1,
+                    &format!("group:g{i}#member"),
+                    MEMBER,
+                    &format!("group:g{}", i + 1),
+                )
+            });
+            let top = tuple(1, &format!("group:g{n}#member"), "operator", &domain(id(1)));
+            [tuple(1, "token:x", MEMBER, "group:g1")]
+                .into_iter()
+                .chain(nested)
+                .chain([top])
+                .collect()
+        };
+        for place in ["group:g1", "group:g4"] {
+            assert_eq!(check_nesting(&chain(GROUP_DEPTH_MAX), place), Ok(()));
+            assert!(matches!(
+                check_nesting(&chain(GROUP_DEPTH_MAX + 1), place),
+                Err(BadTuple::TooDeep(_))
+            ));
+        }
+        assert!(Grants::of("token:x", &chain(GROUP_DEPTH_MAX)).may_operate_domain(id(1)));
+        assert!(!Grants::of("token:x", &chain(GROUP_DEPTH_MAX + 1)).may_operate_domain(id(1)));
+    }
+
+    #[test]
+    fn what_takes_away_is_the_reason_of_a_denial() {
+        let grants = grants(&[("operator", domain(id(1))), ("excluded", resource(id(3)))]);
+        let (allowed, path) = grants.decide("act", &Home::Node(id(1), id(2), id(3)));
+        assert!(!allowed);
+        assert!(path[0].contains("#excluded@"), "{path:?}");
+        let (allowed, path) = grants.decide("act", &Home::Node(id(1), id(2), id(4)));
+        assert!(allowed && path[0].contains("#operator@"), "{path:?}");
+    }
+
+    #[test]
+    fn only_the_published_shapes_are_subjects_and_resources() {
+        let uuid = "0198c5f0-0000-7000-8000-000000000000";
+        for raw in ["user:a.b@c", "group:ops#member", &format!("token:{uuid}")] {
+            assert_eq!(raw.parse::<Subject>().unwrap().to_string(), raw);
+        }
+        for raw in [
+            "",
+            "user:",
+            "user:a b",
+            "group:ops",
+            "group:#member",
+            "group:a#owner",
+            "token:x",
+            "node:x",
+            "user",
+        ] {
+            assert!(raw.parse::<Subject>().is_err(), "{raw:?}");
+        }
+        for raw in [
+            format!("domain:{uuid}"),
+            format!("project:{uuid}"),
+            format!("resource:{uuid}"),
+            "group:ops".into(),
+        ] {
+            assert_eq!(raw.parse::<Resource>().unwrap().to_string(), raw);
+        }
+        for raw in ["", "domain:x", "group:ops#member", "project:", "user:a"] {
+            assert!(raw.parse::<Resource>().is_err(), "{raw:?}");
+        }
+        let group = Resource::Group("ops".into());
+        assert!(check_relation(MEMBER, &group).is_ok());
+        assert!(check_relation("operator", &group).is_err());
+        assert!(check_relation("act", &Resource::Domain(id(1))).is_err());
+        assert!(check_question("act", &Resource::Domain(id(1))).is_ok());
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) enum EnrollError {
     BadHost,
     #[error("no such bootstrap token")]
     TokenInvalid,
+    #[error("the bootstrap token was revoked at {0}; issue another")]
+    TokenRevoked(Timestamp),
     #[error("the bootstrap token expired at {0}; issue another")]
     TokenExpired(Timestamp),
     #[error("the bootstrap token has been used as often as it may be ({0} times); issue another")]
@@ -179,6 +181,9 @@ pub(crate) async fn enroll(
 
 /// Whether the token still admits: one that is used up admits the nodes that it enrolled, again.
 fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) -> Result<(), EnrollError> {
+    if let Some(at) = token.revoked_at {
+        return Err(EnrollError::TokenRevoked(at));
+    }
     if token.expires_at <= now {
         return Err(EnrollError::TokenExpired(token.expires_at));
     }

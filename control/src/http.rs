@@ -1,5 +1,6 @@
 //! The HTTP surface: routes, who is asking, and the one place that turns errors into status codes.
 
+mod access;
 mod audit;
 mod auth;
 mod body;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use muster_shared::{
+    access::OperatorToken,
     ids::{DomainId, ProjectId, RowId},
     time::Timestamp,
 };
@@ -89,16 +90,26 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     tx.insert_project(project, domain, "default", now).await?;
     tx.insert_signing_key(signer.keyid(), domain, &signer.public_key(), now)
         .await?;
-    tx.insert_operator_token(token_id, "init", token_hash(&token), now)
-        .await?;
+    let about = OperatorToken {
+        id: token_id,
+        name: "init".to_owned(),
+        domain_id: domain,
+        created_at: now,
+        created_by: audit::SYSTEM.to_owned(),
+        expires_at: None,
+        revoked_at: None,
+        rotated_at: None,
+        previous_valid_until: None,
+    };
+    tx.insert_operator_token(&about, token_hash(&token)).await?;
     let grant = (&*format!("token:{token_id}"), "operator", &*authz::domain(domain));
-    tx.insert_relation(RowId::mint(now, chance()?), grant, now)
+    tx.insert_relation(RowId::mint(now, chance()?), (domain, None), grant, now)
         .await?;
     let (subject, relation, resource) = grant;
     let entries = [
-        Entry::granted(audit::SYSTEM, "token.issue", resource.to_owned()).with(format!("{subject} init")),
+        Entry::granted(audit::SYSTEM, "token.issue", subject.to_owned()).with(&about.name),
         Entry::granted(audit::SYSTEM, "grant.create", resource.to_owned())
-            .with(format!("{resource}#{relation}@{subject}")),
+            .with(authz::notation(resource, relation, subject)),
     ];
     tx.append_audit(domain, &entries, now).await?;
     tx.commit().await?;

@@ -1,5 +1,6 @@
 //! muster-control: admits dispatches, signs them onto each node's stream, records every step, and settles them.
 
+mod access;
 mod audit;
 mod authz;
 mod callback;

@@ -3,6 +3,7 @@
 //! One connection writes, so that writers queue here, in order, instead of failing on a lock; a few read. A commit is
 //! durable when it returns (WAL with `synchronous = FULL`): that is what makes a 2xx a promise.
 
+mod access;
 mod audit;
 mod executions;
 mod hooks;
@@ -18,6 +19,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
+pub(crate) use access::Presented;
 pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};

@@ -3,6 +3,7 @@
 //! No I/O and no runtime: ids, the invocation status machine, the wire types, the signed envelope, the audit chain, label
 //! selectors. The one exception is [`time::Timestamp::now`], so that no other file has to ask the system.
 
+pub mod access;
 pub mod audit;
 pub mod envelope;
 pub mod ids;

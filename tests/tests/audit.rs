@@ -79,8 +79,8 @@ async fn a_denial_is_written_before_it_is_answered() {
     let other = world.node("m").labels("role=web").start().await;
     world.alter(&format!(
         "UPDATE relation_tuple SET relation = 'act', resource = 'project:{}';
-         INSERT INTO relation_tuple (id, subject, relation, resource, created_ms)
-         SELECT randomblob(16), subject, 'act', 'resource:{}', 0 FROM relation_tuple LIMIT 1",
+         INSERT INTO relation_tuple (id, domain_id, subject, relation, resource, created_ms)
+         SELECT randomblob(16), domain_id, subject, 'act', 'resource:{}', 0 FROM relation_tuple LIMIT 1",
         world.operator.project, other.id,
     ));
     // One node of the two is left out, and the dispatch goes on without it.

@@ -19,11 +19,12 @@ use super::{
     routes,
 };
 use crate::{
-    audit, authz,
+    audit,
+    authz::{self, Grants},
     control::{Control, Shared},
     dispatch::Requester,
     keys::{TokenKind, token_hash},
-    store::Project,
+    store::{Presented, Project},
 };
 
 /// The bearer token of a request.
@@ -67,25 +68,24 @@ impl FromRequestParts<Shared> for Operator {
         if !token.starts_with(TokenKind::Operator.prefix()) {
             return Err(unknown());
         }
-        let known = control
+        let Presented { token, is_previous } = control
             .store
-            .operator_token(token_hash(&token))
+            .presented_token(token_hash(&token))
             .await?
             .ok_or_else(unknown)?;
-        if let Some(at) = known.revoked_at {
-            return Err(ApiError::unauthorized(
-                "token_revoked",
-                format!("the token was revoked at {at}"),
-            ));
+        let now = Timestamp::now();
+        let shut = |code, why: &str, at| ApiError::unauthorized(code, format!("the token {why} at {at}"));
+        if let Some(at) = token.revoked_at {
+            return Err(shut("token_revoked", "was revoked", at));
         }
-        if let Some(at) = known.expires_at.filter(|at| *at <= Timestamp::now()) {
-            return Err(ApiError::unauthorized(
-                "token_expired",
-                format!("the token expired at {at}"),
-            ));
+        if let Some(at) = token.expires_at.filter(|at| *at <= now) {
+            return Err(shut("token_expired", "expired", at));
         }
-        let subject = format!("token:{}", known.id);
-        let grants = control.store.grants(&subject).await?;
+        if let Some(at) = token.previous_valid_until.filter(|at| is_previous && *at <= now) {
+            return Err(shut("token_rotated", "was rotated and ended", at));
+        }
+        let subject = format!("token:{}", token.id);
+        let grants = Grants::of(&subject, &control.store.tuples_about(&subject).await?);
         Ok(Self {
             requester: Requester { subject, grants },
             relation: relation_of(parts),
@@ -158,6 +158,32 @@ impl InProject {
         );
         let resource = authz::project(project.id);
         Err(deny(control, operator.asked(), project.domain, resource, refusal).await)
+    }
+}
+
+/// An operator of the project that the query names, as `project_id`.
+pub(super) struct OfProject {
+    pub(super) operator: Operator,
+    pub(super) project: Project,
+}
+
+#[derive(Deserialize)]
+struct ProjectQuery {
+    project_id: String,
+}
+
+impl FromRequestParts<Shared> for OfProject {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
+        let operator = Operator::from_request_parts(parts, control).await?;
+        let Query(query) = Query::<ProjectQuery>::from_request_parts(parts, control)
+            .await
+            .map_err(|err| ApiError::bad_request("invalid_project_id", err.to_string()))?;
+        let project = visible_project(control, &operator, parse_project(&query.project_id)?).await?;
+        let caller = InProject { operator, project };
+        caller.require_operator(control).await?;
+        let InProject { operator, project } = caller;
+        Ok(Self { operator, project })
     }
 }
 

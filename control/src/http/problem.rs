@@ -14,7 +14,9 @@ use muster_shared::{
 };
 
 use crate::{
+    access::AccessError,
     audit::Outcome,
+    authz::{BadShape, BadTuple},
     callback::CallbackError,
     dispatch::{BadTarget, DispatchError},
     enroll::EnrollError,
@@ -269,11 +271,38 @@ impl From<EnrollError> for ApiError {
             EnrollError::BadLabel(_) => Self::bad_request("invalid_label", text),
             EnrollError::BadHost => Self::bad_request("invalid_body", text),
             EnrollError::TokenInvalid => Self::unauthorized("bootstrap_token_invalid", text),
+            EnrollError::TokenRevoked(_) => Self::unauthorized("bootstrap_token_revoked", text),
             EnrollError::TokenExpired(_) => Self::unauthorized("bootstrap_token_expired", text),
             EnrollError::TokenUsed(_) => Self::unauthorized("bootstrap_token_used", text),
             EnrollError::NameExhausted(_) => Self::new(StatusCode::CONFLICT, "node_name_exhausted", text),
             EnrollError::Store(err) => err.into(),
             EnrollError::Chance(err) => Self::internal(&err),
+        }
+    }
+}
+
+impl From<AccessError> for ApiError {
+    fn from(err: AccessError) -> Self {
+        let text = err.to_string();
+        match err {
+            AccessError::BadName(_) => Self::bad_request("invalid_name", text),
+            AccessError::BadTtl(_) => Self::bad_request("invalid_ttl", text),
+            AccessError::BadOverlap(_) => Self::bad_request("invalid_overlap", text),
+            AccessError::NameTaken(_) => Self::new(StatusCode::CONFLICT, "token_name_taken", text),
+            AccessError::NotLive => Self::new(StatusCode::CONFLICT, "token_not_live", text),
+            AccessError::LastOperator => Self::new(StatusCode::CONFLICT, "last_operator", text),
+            // The published operation has no 409.
+            AccessError::ExcludesLastOperator => Self::bad_request("last_operator", text),
+            AccessError::Shape(BadShape::Subject(_)) => Self::bad_request("invalid_subject", text),
+            AccessError::Shape(BadShape::Resource(_)) => Self::bad_request("invalid_resource", text),
+            AccessError::Tuple(BadTuple::Relation { .. }) => Self::bad_request("invalid_relation", text),
+            AccessError::Tuple(BadTuple::Cycle(_)) => Self::bad_request("group_cycle", text),
+            AccessError::Tuple(BadTuple::TooDeep(_)) => Self::bad_request("group_too_deep", text),
+            AccessError::Caveat => Self::bad_request("caveat_unsupported", text),
+            AccessError::NoSuchResource(_) => Self::not_found("resource_not_found", text),
+            AccessError::OfTheDomain(_) => Self::denied("permission_denied", "insufficient_relation", text),
+            AccessError::Store(err) => err.into(),
+            AccessError::Chance(err) => Self::internal(&err),
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use super::{health, node, operator, outputs, ready, version, watch};
+use super::{access, audit, health, node, operator, outputs, ready, version, watch};
 use crate::control::Shared;
 
 /// What a caller must show.
@@ -70,13 +70,23 @@ const ROUTES: &[Route] = &[
     route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks)),
     route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(operator::approve_hook)),
     route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(operator::issue_token)),
+    route(("GET", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.list", || get(access::list_bootstrap_tokens)),
+    route(("DELETE", "/v1/projects/{project}/bootstrap-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_bootstrap_token)),
+    route(("GET", "/v1/operator-tokens"), Who::Operator, "token.list", || get(access::list_operator_tokens)),
+    route(("POST", "/v1/operator-tokens"), Who::Operator, "token.issue", || post(access::create_operator_token)),
+    route(("DELETE", "/v1/operator-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_operator_token)),
+    route(("POST", "/v1/operator-tokens/{token}/rotate"), Who::Operator, "token.rotate", || post(access::rotate_operator_token)),
+    route(("GET", "/v1/authz/relation-tuples"), Who::Operator, "grant.list", || get(access::list_tuples)),
+    route(("POST", "/v1/authz/relation-tuples"), Who::Operator, "grant.create", || post(access::create_tuple)),
+    route(("DELETE", "/v1/authz/relation-tuples/{tuple}"), Who::Operator, "grant.delete", || delete(access::delete_tuple)),
+    route(("POST", "/v1/authz/check"), Who::Operator, "authz.check", || post(access::check)),
     route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(operator::list_nodes)),
     route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node)),
     route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node)),
     route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels)),
     route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(operator::list_violations)),
     route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector)),
-    route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(super::audit::list)),
+    route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list)),
 
     route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll)),
     route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node::events)),

@@ -1,4 +1,4 @@
-//! Domains, projects, signing keys, tokens and relation tuples.
+//! Domains, projects, signing keys and bootstrap tokens.
 
 use muster_shared::{
     ids::{Digest, DomainId, ProjectId, RowId},
@@ -7,19 +7,11 @@ use muster_shared::{
 };
 
 use super::{Store, StoreError, Tx, rows::Reader, rows::to_json};
-use crate::authz::Grants;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Project {
     pub(crate) id: ProjectId,
     pub(crate) domain: DomainId,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct OperatorToken {
-    pub(crate) id: RowId,
-    pub(crate) expires_at: Option<Timestamp>,
-    pub(crate) revoked_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +22,7 @@ pub(crate) struct BootstrapToken {
     pub(crate) uses: u32,
     pub(crate) uses_max: u32,
     pub(crate) expires_at: Timestamp,
+    pub(crate) revoked_at: Option<Timestamp>,
 }
 
 pub(crate) struct NewBootstrapToken<'a> {
@@ -94,42 +87,6 @@ impl Tx {
         Ok(())
     }
 
-    pub(crate) async fn insert_operator_token(
-        &mut self,
-        id: RowId,
-        name: &str,
-        hash: Digest,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO operator_token (id, name, token_hash, created_ms) VALUES ($1, $2, $3, $4)")
-            .bind(id.uuid())
-            .bind(name)
-            .bind(&hash.as_bytes()[..])
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
-            .await?;
-        Ok(())
-    }
-
-    pub(crate) async fn insert_relation(
-        &mut self,
-        id: RowId,
-        (subject, relation, resource): (&str, &str, &str),
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO relation_tuple (id, subject, relation, resource, created_ms) VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(id.uuid())
-        .bind(subject)
-        .bind(relation)
-        .bind(resource)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
-        .await?;
-        Ok(())
-    }
-
     pub(crate) async fn insert_bootstrap_token(
         &mut self,
         token: &NewBootstrapToken<'_>,
@@ -158,7 +115,8 @@ impl Tx {
         hash: Digest,
     ) -> Result<Option<BootstrapToken>, StoreError> {
         let row = sqlx::query(
-            "SELECT id, project_id, labels, uses, uses_max, expires_ms FROM bootstrap_token WHERE token_hash = $1",
+            "SELECT id, project_id, labels, uses, uses_max, expires_ms, revoked_ms FROM bootstrap_token
+             WHERE token_hash = $1",
         )
         .bind(&hash.as_bytes()[..])
         .fetch_optional(&mut *self.0)
@@ -172,6 +130,7 @@ impl Tx {
             uses: row.number("uses")?,
             uses_max: row.number("uses_max")?,
             expires_at: row.at("expires_ms")?,
+            revoked_at: row.at_opt("revoked_ms")?,
         }))
     }
 
@@ -207,29 +166,5 @@ impl Store {
         row.map(|row| Reader::new(&row, "domain", "id").id("id"))
             .transpose()
             .map_err(StoreError::from)
-    }
-
-    pub(crate) async fn operator_token(&self, hash: Digest) -> Result<Option<OperatorToken>, StoreError> {
-        let row = sqlx::query("SELECT id, expires_ms, revoked_ms FROM operator_token WHERE token_hash = $1")
-            .bind(&hash.as_bytes()[..])
-            .fetch_optional(&self.read)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = Reader::new(&row, "operator_token", "id");
-        Ok(Some(OperatorToken {
-            id: row.id("id")?,
-            expires_at: row.at_opt("expires_ms")?,
-            revoked_at: row.at_opt("revoked_ms")?,
-        }))
-    }
-
-    /// Everything that was granted to a subject.
-    pub(crate) async fn grants(&self, subject: &str) -> Result<Grants, StoreError> {
-        let rows: Vec<(String, String)> =
-            sqlx::query_as("SELECT relation, resource FROM relation_tuple WHERE subject = $1")
-                .bind(subject)
-                .fetch_all(&self.read)
-                .await?;
-        Ok(rows.into_iter().collect())
     }
 }

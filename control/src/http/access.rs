@@ -1,0 +1,256 @@
+//! Tokens and relation tuples, as operators manage them.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use muster_shared::{
+    access::{
+        BootstrapTokenState, CheckRequest, CheckResponse, CreateOperatorTokenRequest, OperatorToken,
+        OperatorTokenSecret, RelationTuple, RelationTupleCreateRequest, RotateTokenRequest,
+    },
+    ids::RowId,
+    time::Timestamp,
+    wire::Page,
+};
+use serde::Deserialize;
+
+use super::{
+    auth::{InDomain, InProject, OfProject, Operator},
+    body::{OPERATOR_BODY_BYTES_MAX, read_json},
+    cursor,
+    denial::{deny, refuse},
+    problem::ApiError,
+};
+use crate::{
+    access, authz,
+    control::{Control, Shared},
+};
+
+#[derive(Deserialize)]
+pub(super) struct PageQuery {
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+impl PageQuery {
+    fn read(&self, control: &Control, scope: &str) -> Result<(Option<RowId>, u32), ApiError> {
+        let after = self
+            .cursor
+            .as_deref()
+            .map(|raw| cursor::open(&control.key, scope, raw))
+            .transpose()?;
+        Ok((after, cursor::parse_limit(self.limit.as_deref())?))
+    }
+}
+
+fn page<T>(
+    control: &Control,
+    scope: &str,
+    rows: Vec<T>,
+    limit: u32,
+    id: impl Fn(&T) -> RowId,
+) -> Json<Page<T>> {
+    let (items, next_cursor) =
+        cursor::paginate(rows, limit, |last| cursor::seal(&control.key, scope, &id(last)));
+    Json(Page { items, next_cursor })
+}
+
+fn parse_id(code: &'static str, raw: &str) -> Result<RowId, ApiError> {
+    raw.parse()
+        .map_err(|_| ApiError::bad_request(code, format!("{raw:?} is not a UUID")))
+}
+
+// ---- operator tokens
+
+pub(super) async fn list_operator_tokens(
+    State(control): State<Shared>,
+    InDomain { operator, domain }: InDomain,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<OperatorToken>>, ApiError> {
+    let scope = format!("operator-tokens {} {domain}", operator.requester.subject);
+    let (after, limit) = query.read(&control, &scope)?;
+    let rows = control.store.operator_tokens(domain, after, limit + 1).await?;
+    Ok(page(&control, &scope, rows, limit, |token| token.id))
+}
+
+pub(super) async fn create_operator_token(
+    State(control): State<Shared>,
+    InDomain { operator, domain }: InDomain,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: CreateOperatorTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let made = access::issue(
+        &control,
+        domain,
+        &operator.requester.subject,
+        request,
+        Timestamp::now(),
+    )
+    .await?;
+    Ok((StatusCode::CREATED, Json(made)).into_response())
+}
+
+/// A token of a domain that the caller operates; any other answers as one that does not exist.
+async fn operated_token(
+    control: &Control,
+    operator: &Operator,
+    raw: &str,
+) -> Result<OperatorToken, ApiError> {
+    let id = parse_id("invalid_token_id", raw)?;
+    let unknown = || {
+        ApiError::not_found(
+            "token_not_found",
+            format!("there is no operator token {id} in a domain that you operate"),
+        )
+    };
+    let token = control.store.operator_token_of(id).await?.ok_or_else(unknown)?;
+    if operator.requester.grants.may_operate_domain(token.domain_id) {
+        return Ok(token);
+    }
+    let resource = format!("token:{id}");
+    Err(deny(control, operator.asked(), token.domain_id, resource, unknown()).await)
+}
+
+pub(super) async fn revoke_operator_token(
+    State(control): State<Shared>,
+    operator: Operator,
+    Path(raw): Path<String>,
+) -> Result<Json<OperatorToken>, ApiError> {
+    let token = operated_token(&control, &operator, &raw).await?;
+    let revoked = access::revoke(&control, &token, &operator.requester.subject, Timestamp::now()).await;
+    if let Err(err) = revoked {
+        let resource = format!("token:{}", token.id);
+        return Err(refuse(&control, operator.asked(), token.domain_id, resource, err.into()).await);
+    }
+    operated_token(&control, &operator, &raw)
+        .await
+        .map(Json)
+        .or_else(|err| {
+            // Whoever revokes itself operates nothing any more, and is told what it did all the same.
+            if operator.requester.subject == format!("token:{}", token.id) {
+                return Ok(Json(OperatorToken {
+                    revoked_at: Some(Timestamp::now()),
+                    ..token
+                }));
+            }
+            Err(err)
+        })
+}
+
+pub(super) async fn rotate_operator_token(
+    State(control): State<Shared>,
+    operator: Operator,
+    Path(raw): Path<String>,
+    body: Body,
+) -> Result<Json<OperatorTokenSecret>, ApiError> {
+    let token = operated_token(&control, &operator, &raw).await?;
+    let request: RotateTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let by = &operator.requester.subject;
+    let rotated = access::rotate(&control, &token, by, request.overlap_seconds, Timestamp::now()).await?;
+    Ok(Json(rotated))
+}
+
+// ---- bootstrap tokens
+
+pub(super) async fn list_bootstrap_tokens(
+    State(control): State<Shared>,
+    caller: InProject,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<BootstrapTokenState>>, ApiError> {
+    caller.require_operator(&control).await?;
+    let project = caller.project.id;
+    let scope = format!("bootstrap-tokens {} {project}", caller.operator.requester.subject);
+    let (after, limit) = query.read(&control, &scope)?;
+    let rows = control.store.bootstrap_tokens(project, after, limit + 1).await?;
+    Ok(page(&control, &scope, rows, limit, |token| token.id))
+}
+
+pub(super) async fn revoke_bootstrap_token(
+    State(control): State<Shared>,
+    caller: InProject,
+    Path((_, raw)): Path<(String, String)>,
+) -> Result<Json<BootstrapTokenState>, ApiError> {
+    caller.require_operator(&control).await?;
+    let id = parse_id("invalid_token_id", &raw)?;
+    let by = &caller.operator.requester.subject;
+    let revoked = access::revoke_bootstrap(&control, &caller.project, by, id, Timestamp::now()).await?;
+    revoked.map(Json).ok_or_else(|| {
+        ApiError::not_found(
+            "token_not_found",
+            format!("the project has no bootstrap token {id}"),
+        )
+    })
+}
+
+// ---- relation tuples
+
+pub(super) async fn list_tuples(
+    State(control): State<Shared>,
+    OfProject { operator, project }: OfProject,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<RelationTuple>>, ApiError> {
+    let requester = &operator.requester;
+    let scope = format!("tuples {} {}", requester.subject, project.id);
+    let (after, limit) = query.read(&control, &scope)?;
+    let of_domain_too = requester.grants.may_operate_domain(project.domain);
+    let rows = control
+        .store
+        .relation_tuples((project.domain, project.id), of_domain_too, after, limit + 1)
+        .await?;
+    Ok(page(&control, &scope, rows, limit, |tuple| tuple.id))
+}
+
+pub(super) async fn create_tuple(
+    State(control): State<Shared>,
+    OfProject { operator, project }: OfProject,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: RelationTupleCreateRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let requester = &operator.requester;
+    let caller = (&*requester.subject, &requester.grants);
+    match access::grant(&control, &project, caller, &request, Timestamp::now()).await {
+        Ok(tuple) => Ok((StatusCode::CREATED, Json(tuple)).into_response()),
+        Err(err) => {
+            let resource = authz::project(project.id);
+            Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await)
+        }
+    }
+}
+
+pub(super) async fn delete_tuple(
+    State(control): State<Shared>,
+    OfProject { operator, project }: OfProject,
+    Path(raw): Path<String>,
+) -> Result<Json<RelationTuple>, ApiError> {
+    let id = parse_id("invalid_tuple_id", &raw)?;
+    let requester = &operator.requester;
+    let caller = (&*requester.subject, &requester.grants);
+    match access::ungrant(&control, &project, caller, id, Timestamp::now()).await {
+        Ok(Some(tuple)) => Ok(Json(tuple)),
+        Ok(None) => Err(ApiError::not_found(
+            "tuple_not_found",
+            format!("there is no tuple {id} that you may delete"),
+        )),
+        Err(err) => {
+            let resource = authz::project(project.id);
+            Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await)
+        }
+    }
+}
+
+pub(super) async fn check(
+    State(control): State<Shared>,
+    operator: Operator,
+    body: Body,
+) -> Result<Json<CheckResponse>, ApiError> {
+    let request: CheckRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let requester = &operator.requester;
+    let caller = (&*requester.subject, &requester.grants);
+    Ok(Json(
+        access::check(&control, caller, &request, Timestamp::now()).await?,
+    ))
+}

@@ -1,0 +1,346 @@
+//! Tokens and relation tuples, as operators manage them.
+
+use muster_shared::{
+    access::{BootstrapTokenState, OperatorToken, RelationTuple},
+    ids::{Digest, DomainId, ProjectId, RowId},
+    time::Timestamp,
+};
+use sqlx::sqlite::SqliteRow;
+
+use super::{CorruptRow, Store, StoreError, Tx, rows::Reader};
+use crate::authz::{GROUP_DEPTH_MAX, Tuple};
+
+/// `SELECT` of a whole token, with the rest of the statement.
+macro_rules! select_token {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, name, domain_id, created_ms, created_by, expires_ms, revoked_ms, rotated_ms, \
+             previous_until_ms, token_hash FROM operator_token ",
+            $rest
+        )
+    };
+}
+
+/// What a secret is judged by.
+#[derive(Clone, Debug)]
+pub(crate) struct Presented {
+    pub(crate) token: OperatorToken,
+    /// The secret is the one before the last rotation.
+    pub(crate) is_previous: bool,
+}
+
+fn read_token(row: &SqliteRow) -> Result<OperatorToken, CorruptRow> {
+    let row = Reader::new(row, "operator_token", "id");
+    Ok(OperatorToken {
+        id: row.id("id")?,
+        name: row.get("name")?,
+        domain_id: row.id("domain_id")?,
+        created_at: row.at("created_ms")?,
+        created_by: row.get("created_by")?,
+        expires_at: row.at_opt("expires_ms")?,
+        revoked_at: row.at_opt("revoked_ms")?,
+        rotated_at: row.at_opt("rotated_ms")?,
+        previous_valid_until: row.at_opt("previous_until_ms")?,
+    })
+}
+
+fn read_bootstrap(row: &SqliteRow) -> Result<BootstrapTokenState, CorruptRow> {
+    let row = Reader::new(row, "bootstrap_token", "id");
+    Ok(BootstrapTokenState {
+        id: row.id("id")?,
+        project_id: row.id("project_id")?,
+        labels: row.json("labels")?,
+        uses: row.number("uses")?,
+        uses_max: row.number("uses_max")?,
+        issued_by: row.get("issued_by")?,
+        created_at: row.at("created_ms")?,
+        expires_at: row.at("expires_ms")?,
+        revoked_at: row.at_opt("revoked_ms")?,
+    })
+}
+
+fn read_wire_tuple(row: &SqliteRow) -> Result<RelationTuple, CorruptRow> {
+    let row = Reader::new(row, "relation_tuple", "id");
+    Ok(RelationTuple {
+        id: row.id("id")?,
+        subject: row.get("subject")?,
+        relation: row.get("relation")?,
+        resource: row.get("resource")?,
+        created_at: row.at("created_ms")?,
+    })
+}
+
+fn read_tuple(row: &SqliteRow) -> Result<Tuple, CorruptRow> {
+    let row = Reader::new(row, "relation_tuple", "domain_id");
+    Ok(Tuple {
+        domain: row.id("domain_id")?,
+        subject: row.get("subject")?,
+        relation: row.get("relation")?,
+        resource: row.get("resource")?,
+    })
+}
+
+impl Store {
+    pub(crate) async fn presented_token(&self, hash: Digest) -> Result<Option<Presented>, StoreError> {
+        let row = sqlx::query(select_token!("WHERE token_hash = $1 OR previous_hash = $1"))
+            .bind(&hash.as_bytes()[..])
+            .fetch_optional(&self.read)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let is_previous = Reader::new(&row, "operator_token", "id").digest("token_hash")? != hash;
+        Ok(Some(Presented {
+            token: read_token(&row)?,
+            is_previous,
+        }))
+    }
+
+    /// Every tuple that says something of the subject, or of a group that it is in.
+    pub(crate) async fn tuples_about(&self, subject: &str) -> Result<Vec<Tuple>, StoreError> {
+        let rows = sqlx::query(
+            "WITH RECURSIVE held (domain_id, subject, depth) AS (
+                 SELECT domain_id, subject, 0 FROM relation_tuple WHERE subject = $1
+                 UNION
+                 SELECT t.domain_id, t.resource || '#member', held.depth + 1
+                 FROM held JOIN relation_tuple t ON t.domain_id = held.domain_id AND t.subject = held.subject
+                 WHERE t.relation = 'member' AND held.depth < $2
+             )
+             SELECT DISTINCT t.domain_id, t.subject, t.relation, t.resource
+             FROM held JOIN relation_tuple t ON t.domain_id = held.domain_id AND t.subject = held.subject",
+        )
+        .bind(subject)
+        .bind(i64::try_from(GROUP_DEPTH_MAX).unwrap_or(i64::MAX))
+        .fetch_all(&self.read)
+        .await?;
+        Ok(rows.iter().map(read_tuple).collect::<Result<_, _>>()?)
+    }
+
+    /// The tokens of a domain, in the order they were made.
+    pub(crate) async fn operator_tokens(
+        &self,
+        domain: DomainId,
+        after: Option<RowId>,
+        limit: u32,
+    ) -> Result<Vec<OperatorToken>, StoreError> {
+        let rows = sqlx::query(select_token!(
+            "WHERE domain_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+        ))
+        .bind(domain.uuid())
+        .bind(after.map_or(uuid::Uuid::nil(), RowId::uuid))
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        Ok(rows.iter().map(read_token).collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) async fn operator_token_of(&self, id: RowId) -> Result<Option<OperatorToken>, StoreError> {
+        let row = sqlx::query(select_token!("WHERE id = $1"))
+            .bind(id.uuid())
+            .fetch_optional(&self.read)
+            .await?;
+        Ok(row.as_ref().map(read_token).transpose()?)
+    }
+
+    /// The bootstrap tokens of a project, in the order they were issued.
+    pub(crate) async fn bootstrap_tokens(
+        &self,
+        project: ProjectId,
+        after: Option<RowId>,
+        limit: u32,
+    ) -> Result<Vec<BootstrapTokenState>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, project_id, labels, uses, uses_max, issued_by, created_ms, expires_ms, revoked_ms
+             FROM bootstrap_token WHERE project_id = $1 AND id > $2 ORDER BY id LIMIT $3",
+        )
+        .bind(project.uuid())
+        .bind(after.map_or(uuid::Uuid::nil(), RowId::uuid))
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        Ok(rows.iter().map(read_bootstrap).collect::<Result<_, _>>()?)
+    }
+
+    /// The tuples of a project and its nodes and, if asked for, those of the whole domain.
+    pub(crate) async fn relation_tuples(
+        &self,
+        (domain, project): (DomainId, ProjectId),
+        of_domain_too: bool,
+        after: Option<RowId>,
+        limit: u32,
+    ) -> Result<Vec<RelationTuple>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, subject, relation, resource, created_ms FROM relation_tuple
+             WHERE domain_id = $1 AND (project_id = $2 OR (project_id IS NULL AND $3)) AND id > $4
+             ORDER BY id LIMIT $5",
+        )
+        .bind(domain.uuid())
+        .bind(project.uuid())
+        .bind(of_domain_too)
+        .bind(after.map_or(uuid::Uuid::nil(), RowId::uuid))
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        Ok(rows.iter().map(read_wire_tuple).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Tx {
+    /// Inserts a token. False when the name is taken.
+    pub(crate) async fn insert_operator_token(
+        &mut self,
+        token: &OperatorToken,
+        hash: Digest,
+    ) -> Result<bool, StoreError> {
+        let made = sqlx::query(
+            "INSERT INTO operator_token (id, name, domain_id, token_hash, created_ms, created_by, expires_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(token.id.uuid())
+        .bind(&token.name)
+        .bind(token.domain_id.uuid())
+        .bind(&hash.as_bytes()[..])
+        .bind(token.created_at.as_millis())
+        .bind(&token.created_by)
+        .bind(token.expires_at.map(Timestamp::as_millis))
+        .execute(&mut *self.0)
+        .await?;
+        Ok(made.rows_affected() > 0)
+    }
+
+    /// False when it was revoked already.
+    pub(crate) async fn revoke_operator_token(
+        &mut self,
+        id: RowId,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let done =
+            sqlx::query("UPDATE operator_token SET revoked_ms = $2 WHERE id = $1 AND revoked_ms IS NULL")
+                .bind(id.uuid())
+                .bind(now.as_millis())
+                .execute(&mut *self.0)
+                .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Gives a token that holds a new secret; the former one counts until `previous_until`. False when it holds no more.
+    pub(crate) async fn rotate_operator_token(
+        &mut self,
+        id: RowId,
+        hash: Digest,
+        previous_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query(
+            "UPDATE operator_token
+             SET previous_hash = token_hash, previous_until_ms = $3, token_hash = $2, rotated_ms = $4
+             WHERE id = $1 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $4)",
+        )
+        .bind(id.uuid())
+        .bind(&hash.as_bytes()[..])
+        .bind(previous_until.as_millis())
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Every operator token that opens anything now.
+    pub(crate) async fn live_operator_tokens(&mut self, now: Timestamp) -> Result<Vec<RowId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id FROM operator_token WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)",
+        )
+        .bind(now.as_millis())
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows
+            .iter()
+            .map(|row| Reader::new(row, "operator_token", "id").id("id"))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// False when there is no such token in the project, or it was revoked already.
+    pub(crate) async fn revoke_bootstrap_token(
+        &mut self,
+        project: ProjectId,
+        id: RowId,
+        now: Timestamp,
+    ) -> Result<Option<BootstrapTokenState>, StoreError> {
+        let row = sqlx::query(
+            "UPDATE bootstrap_token SET revoked_ms = coalesce(revoked_ms, $3) WHERE id = $1 AND project_id = $2
+             RETURNING id, project_id, labels, uses, uses_max, issued_by, created_ms, expires_ms, revoked_ms",
+        )
+        .bind(id.uuid())
+        .bind(project.uuid())
+        .bind(now.as_millis())
+        .fetch_optional(&mut *self.0)
+        .await?;
+        Ok(row.as_ref().map(read_bootstrap).transpose()?)
+    }
+
+    /// Every tuple of a domain, its groups included.
+    pub(crate) async fn tuples_of(&mut self, domain: DomainId) -> Result<Vec<Tuple>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT domain_id, subject, relation, resource FROM relation_tuple WHERE domain_id = $1",
+        )
+        .bind(domain.uuid())
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows.iter().map(read_tuple).collect::<Result<_, _>>()?)
+    }
+
+    /// Inserts a tuple. Answers with the one that stands, and whether it is new.
+    pub(crate) async fn insert_relation(
+        &mut self,
+        id: RowId,
+        (domain, project): (DomainId, Option<ProjectId>),
+        (subject, relation, resource): (&str, &str, &str),
+        now: Timestamp,
+    ) -> Result<(RelationTuple, bool), StoreError> {
+        sqlx::query(
+            "INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(id.uuid())
+        .bind(domain.uuid())
+        .bind(project.map(ProjectId::uuid))
+        .bind(subject)
+        .bind(relation)
+        .bind(resource)
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        let row = sqlx::query(
+            "SELECT id, subject, relation, resource, created_ms FROM relation_tuple
+             WHERE domain_id = $1 AND subject = $2 AND relation = $3 AND resource = $4",
+        )
+        .bind(domain.uuid())
+        .bind(subject)
+        .bind(relation)
+        .bind(resource)
+        .fetch_one(&mut *self.0)
+        .await?;
+        let tuple = read_wire_tuple(&row)?;
+        let new = tuple.id == id;
+        Ok((tuple, new))
+    }
+
+    /// Deletes a tuple of the project or, if `of_domain_too`, of its domain.
+    pub(crate) async fn delete_relation(
+        &mut self,
+        id: RowId,
+        (domain, project): (DomainId, ProjectId),
+        of_domain_too: bool,
+    ) -> Result<Option<RelationTuple>, StoreError> {
+        let row = sqlx::query(
+            "DELETE FROM relation_tuple
+             WHERE id = $1 AND domain_id = $2 AND (project_id = $3 OR (project_id IS NULL AND $4))
+             RETURNING id, subject, relation, resource, created_ms",
+        )
+        .bind(id.uuid())
+        .bind(domain.uuid())
+        .bind(project.uuid())
+        .bind(of_domain_too)
+        .fetch_optional(&mut *self.0)
+        .await?;
+        Ok(row.as_ref().map(read_wire_tuple).transpose()?)
+    }
+}
