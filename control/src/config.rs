@@ -31,6 +31,7 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) server_url: String,
     pub(crate) limits: Limits,
+    pub(crate) metrics_public: bool,
     pub(crate) s3: Option<S3Settings>,
 }
 
@@ -66,6 +67,8 @@ pub(crate) enum ConfigError {
 struct Raw {
     listen: Option<String>,
     server_url: Option<String>,
+    #[serde(default)]
+    metrics_public: bool,
     #[serde(default)]
     limits: RawLimits,
     #[serde(default)]
@@ -109,6 +112,7 @@ impl Config {
             listen,
             server_url: check_server_url(server_url)?,
             limits: raw.limits.check()?,
+            metrics_public: raw.metrics_public,
             s3: raw.output.s3,
         })
     }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::Limits,
     keys::ServerKey,
+    metrics::Metrics,
     outputs::OutputStore,
     presence::Presence,
     store::Store,
@@ -24,6 +25,9 @@ pub(crate) struct Control {
     pub(crate) server_url: String,
     pub(crate) ca_pem: String,
     pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    /// Whether metrics are shown beyond this machine.
+    pub(crate) metrics_public: bool,
     pub(crate) node_streams: NodeStreams,
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,

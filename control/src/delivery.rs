@@ -115,7 +115,10 @@ pub(crate) async fn publish(control: &Control) {
     let mut drained = (0, Instant::now());
     loop {
         match publish_batch(control, handed).await {
-            Ok(Some(up_to)) => handed = up_to,
+            Ok(Some(up_to)) => {
+                handed = up_to;
+                control.metrics.handed_outbox(up_to);
+            }
             Ok(None) => {
                 tokio::select! {
                     () = control.stop.cancelled() => return,

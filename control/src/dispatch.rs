@@ -193,6 +193,7 @@ pub(crate) async fn dispatch(
     }
     let id = persist(control, project, requester, &ask, kind, &sifted, now).await?;
     control.outbox_wake.notify_one();
+    control.metrics.dispatched(project.domain);
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
 
     let mut execution = control

@@ -7,6 +7,7 @@ mod body;
 mod cursor;
 mod denial;
 mod linger;
+mod metrics;
 mod node;
 mod operator;
 mod outputs;
@@ -23,6 +24,7 @@ use axum::{
 use muster_shared::{time::Timestamp, wire::VersionInfo};
 
 use crate::control::Shared;
+pub(crate) use metrics::Peer;
 use problem::ApiError;
 pub(crate) use routes::listed as listed_routes;
 

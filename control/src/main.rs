@@ -15,6 +15,7 @@ mod init;
 mod integrity;
 mod keys;
 mod logging;
+mod metrics;
 mod outputs;
 mod pki;
 mod presence;

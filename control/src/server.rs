@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::{server::conn::http1, service::Service as _};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::keys::DataDir;
+use crate::{http::Peer, keys::DataDir};
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const REQUEST_HEAD_MAX: Duration = Duration::from_secs(30);
@@ -77,8 +77,8 @@ pub(crate) async fn serve(listener: TcpListener, tls: TlsAcceptor, app: Router, 
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        let tcp = match accepted {
-            Ok((tcp, _)) => tcp,
+        let (tcp, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(err) => {
                 // Out of descriptors, or a peer that left the queue: the listener itself is sound.
                 log::warn!("A connection could not be accepted: {err}");
@@ -94,6 +94,10 @@ pub(crate) async fn serve(listener: TcpListener, tls: TlsAcceptor, app: Router, 
             let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await else {
                 return;
             };
+            let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
+                request.extensions_mut().insert(Peer(peer));
+                service.call(request)
+            });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(REQUEST_HEAD_MAX)

@@ -7,6 +7,7 @@ mod access;
 mod audit;
 mod executions;
 mod hooks;
+mod metrics;
 mod nodes;
 mod outbox;
 mod rows;

@@ -73,6 +73,11 @@ impl NodeStreams {
         lock(&self.0).streams.contains_key(&node)
     }
 
+    /// How many nodes have their stream here.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.0).streams.len()
+    }
+
     /// Ends every stream and opens no other.
     pub(crate) fn close(&self) {
         let mut registry = lock(&self.0);

@@ -261,3 +261,73 @@ async fn a_timeout_is_the_systems_own_row() {
     assert_eq!(rows[0].subject, "system");
     assert_eq!(rows[0].detail, Some(format!("resource:{}", node.id)));
 }
+
+// ---- metrics
+
+async fn metrics(world: &World) -> std::collections::BTreeMap<String, f64> {
+    let text = world.operator.get("/metrics").await.expect(200).text();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+fn of_domain(metrics: &std::collections::BTreeMap<String, f64>, name: &str) -> f64 {
+    let mut found = metrics
+        .iter()
+        .filter(|(series, _)| series.starts_with(&format!("{name}{{")));
+    let (series, value) = found.next().expect("the series is there");
+    assert!(
+        series.contains("domain_id=\"") && !series.contains(','),
+        "{series}"
+    );
+    assert!(found.next().is_none(), "one domain has one series");
+    *value
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_are_what_a_recount_finds() {
+    let mut world = World::new().await;
+    let fresh = metrics(&world).await;
+    assert_eq!(of_domain(&fresh, "muster_actions_live_executions"), 0.0);
+    assert_eq!(of_domain(&fresh, "muster_actions_executions_total"), 0.0);
+    let node = world.node("n").start().await;
+    let silent = BareNode::enroll(&world, "n=silent").await;
+    silent.declare(&[]).await;
+    let _ = world.run(on_node("ping", node.id)).await;
+    for _ in 0..3 {
+        let _ = world.dispatch(on_node("ping", silent.id)).await;
+    }
+    world.leave_open();
+    let recount = |world: &World| -> f64 {
+        let live = "SELECT count(*) FROM action_execution WHERE terminal_status IS NULL";
+        let live: u32 = world
+            .database()
+            .query_row(live, [], |row| row.get(0))
+            .expect("it can be counted");
+        live.into()
+    };
+    let now = metrics(&world).await;
+    assert_eq!(recount(&world), 3.0);
+    assert_eq!(of_domain(&now, "muster_actions_live_executions"), 3.0);
+    assert_eq!(of_domain(&now, "muster_actions_executions_total"), 4.0);
+    assert_eq!(now["muster_streams_connected"], 1.0);
+    assert_eq!(now["muster_callback_duration_seconds_count"], 3.0);
+    assert_eq!(now["muster_reconciler_lag_seconds"], 0.0);
+    until("the outbox is handed over", async || {
+        let now = metrics(&world).await;
+        (now["muster_outbox_rows"] == 0.0 && now["muster_outbox_age_seconds"] == 0.0).then_some(())
+    })
+    .await;
+
+    // A control that starts anew has lost its counters and none of its executions.
+    let _ = world.stop().await;
+    world.start().await;
+    let again = metrics(&world).await;
+    assert_eq!(of_domain(&again, "muster_actions_live_executions"), 3.0);
+    assert_eq!(of_domain(&again, "muster_actions_executions_total"), 0.0);
+}

@@ -1,6 +1,10 @@
 //! What nodes ask for and report. Every path is the node's own: another node's NSK opens none of it.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json,
@@ -158,15 +162,17 @@ pub(super) async fn callback(
         return Err(refused("node_execution_callback.apply", refusal).await);
     }
     let caller = (&*node.subject, node.domain);
-    match callback::apply(
+    let began = Instant::now();
+    let applied = callback::apply(
         &control,
         caller,
         (execution, node.id),
         &callback,
         Timestamp::now(),
     )
-    .await
-    {
+    .await;
+    control.metrics.callback_took(began.elapsed());
+    match applied {
         Ok(response) => Ok(Json(response)),
         Err(err) => Err(refused("node_execution_callback.apply", err.into()).await),
     }

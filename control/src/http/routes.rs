@@ -6,7 +6,7 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use super::{access, audit, health, node, operator, outputs, ready, version, watch};
+use super::{access, audit, health, metrics, node, operator, outputs, ready, version, watch};
 use crate::control::Shared;
 
 /// What a caller must show.
@@ -20,6 +20,8 @@ pub(crate) enum Who {
     Newcomer,
     /// A URL that this service signed.
     Signed,
+    /// Nothing, from this machine.
+    Here,
     Anybody,
 }
 
@@ -30,6 +32,7 @@ impl Who {
             Self::Node => "node",
             Self::Newcomer => "newcomer",
             Self::Signed => "signed",
+            Self::Here => "here",
             Self::Anybody => "anybody",
         }
     }
@@ -96,6 +99,7 @@ const ROUTES: &[Route] = &[
     route(("POST", "/v1/nodes/{node}/executions/{execution}"), Who::Node, "node_execution_callback.apply", || post(node::callback)),
     route(("PUT", "/v1/outputs/{execution}/{node}/output"), Who::Signed, "output.upload", || put(outputs::accept)),
 
+    route(("GET", "/metrics"), Who::Here, "metrics", || get(metrics::show)),
     route(("GET", "/v1/version"), Who::Anybody, "version", || get(version)),
     route(("GET", "/v1/health"), Who::Anybody, "health", || get(health)),
     route(("GET", "/readyz"), Who::Anybody, "health", || get(ready)),

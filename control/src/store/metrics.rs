@@ -1,0 +1,50 @@
+//! What is counted for the metrics.
+
+use muster_shared::time::Timestamp;
+
+use super::{Store, StoreError, rows::Reader};
+use crate::metrics::Counted;
+
+impl Store {
+    /// `handed` is the last row of the outbox that is done with; overdue is what expired before `overdue_before`.
+    pub(crate) async fn counted(
+        &self,
+        handed: i64,
+        overdue_before: Timestamp,
+    ) -> Result<Counted, StoreError> {
+        let mut snapshot = self.read.begin().await?;
+        let live = sqlx::query(
+            "SELECT d.id, count(e.id) AS live FROM domain d
+             LEFT JOIN action_execution e ON e.domain_id = d.id AND e.terminal_status IS NULL
+             GROUP BY d.id ORDER BY d.id",
+        )
+        .fetch_all(&mut *snapshot)
+        .await?;
+        let outbox =
+            sqlx::query("SELECT count(*) AS waiting, min(created_ms) AS oldest_ms FROM outbox WHERE id > $1")
+                .bind(handed)
+                .fetch_one(&mut *snapshot)
+                .await?;
+        let overdue = sqlx::query(
+            "SELECT min(expires_ms) AS since_ms FROM action_execution
+             WHERE terminal_status IS NULL AND expires_ms <= $1",
+        )
+        .bind(overdue_before.as_millis())
+        .fetch_one(&mut *snapshot)
+        .await?;
+        snapshot.commit().await?;
+        let outbox = Reader::new(&outbox, "outbox", "oldest_ms");
+        Ok(Counted {
+            live: live
+                .iter()
+                .map(|row| {
+                    let row = Reader::new(row, "domain", "id");
+                    Ok((row.id("id")?, row.get("live")?))
+                })
+                .collect::<Result<_, super::CorruptRow>>()?,
+            outbox_rows: outbox.get("waiting")?,
+            outbox_oldest: outbox.at_opt("oldest_ms")?,
+            overdue_since: Reader::new(&overdue, "action_execution", "since_ms").at_opt("since_ms")?,
+        })
+    }
+}
