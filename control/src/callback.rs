@@ -4,7 +4,7 @@
 
 use muster_shared::{
     ids::{DomainId, ExecutionId, NodeId},
-    status::{Refused, Status, Step},
+    status::{Mover, Refused, Status, Step},
     time::Timestamp,
     wire::{
         Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX, INLINE_OUTPUT_BYTES_MAX, OutputRef,
@@ -85,7 +85,7 @@ pub(crate) async fn apply(
         output: output.as_ref(),
         output_bytes: callback.declared_output_bytes.or_else(|| inline_len(callback)),
     };
-    match target.status.advance(callback.status) {
+    match target.status.advance(callback.status, Mover::Node) {
         Ok(Step::Already) => {
             if let Some(bytes) = declared_above_ceiling(callback) {
                 tx.declare_output(execution, node, bytes).await?;
@@ -95,8 +95,11 @@ pub(crate) async fn apply(
             return Ok(response);
         }
         Err(refused @ Refused::AlreadyTerminal(_)) => {
-            // A contradiction of what is settled changes nothing, and is kept beside it.
-            if callback.status.is_terminal() {
+            // A contradiction of what is settled changes nothing, and is kept beside it. So is the news that an action did
+            // start that was cancelled because no node had it.
+            let started_all_the_same =
+                target.status == Status::Cancelled && callback.status == Status::Started;
+            if callback.status.is_terminal() || started_all_the_same {
                 tx.append_late_event(&step, now).await?;
                 tx.commit().await?;
             }

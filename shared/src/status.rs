@@ -1,7 +1,8 @@
 //! The status machine of an invocation, and the fold that gives an execution its status.
 //!
 //! `pending → ack → started → succeeded | failed | cancelled`, and `timeout` from each of the first three. A
-//! terminal status accepts only a re-post of itself.
+//! terminal status accepts only a re-post of itself. Along these edges a node reports. Control by itself only ends: what
+//! nobody will report any more as `timeout`, and what an operator took back as `cancelled`.
 
 use std::{fmt, str::FromStr};
 
@@ -17,6 +18,19 @@ pub enum Status {
     Failed,
     Cancelled,
     Timeout,
+}
+
+/// Whose word moves an invocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mover {
+    /// The node reports.
+    Node,
+    /// Control decides, because the node has not been told yet or does not answer.
+    Control,
+}
+
+impl Mover {
+    pub const ALL: [Self; 2] = [Self::Node, Self::Control];
 }
 
 /// What a reported status does to an invocation.
@@ -60,29 +74,41 @@ impl Status {
         }
     }
 
-    /// Answers every pair of statuses.
+    /// Answers every pair of statuses, for both who may move an invocation.
     ///
     /// # Errors
-    /// When `to` is not where an invocation at `from` may go.
-    pub fn advance(self, to: Self) -> Result<Step, Refused> {
+    /// When `to` is not where `by` may take an invocation at `from`.
+    pub fn advance(self, to: Self, by: Mover) -> Result<Step, Refused> {
         use Status::{Ack, Cancelled, Failed, Pending, Started, Succeeded, Timeout};
         if self == to {
             return Ok(Step::Already);
         }
-        match (self, to) {
-            (Pending, Ack | Timeout)
-            | (Ack, Started | Timeout)
-            | (Started, Succeeded | Failed | Cancelled | Timeout) => Ok(Step::Move),
-            (Succeeded | Failed | Cancelled | Timeout, _) => Err(Refused::AlreadyTerminal(self)),
-            (Pending | Ack | Started, _) => Err(Refused::NotAnAdvance { from: self, to }),
+        match (self, to, by) {
+            (Pending, Ack, Mover::Node)
+            | (Ack, Started, Mover::Node)
+            | (Started, Succeeded | Failed | Cancelled, Mover::Node)
+            | (Pending | Ack | Started, Timeout, Mover::Node | Mover::Control)
+            | (Pending | Ack | Started, Cancelled, Mover::Control) => Ok(Step::Move),
+            (
+                Succeeded | Failed | Cancelled | Timeout,
+                Pending | Ack | Started | Succeeded | Failed | Cancelled | Timeout,
+                Mover::Node | Mover::Control,
+            ) => Err(Refused::AlreadyTerminal(self)),
+            (Pending | Ack | Started, Pending, Mover::Node | Mover::Control)
+            | (Ack | Started, Ack, Mover::Node)
+            | (Pending | Started, Started, Mover::Node)
+            | (Pending | Ack, Succeeded | Failed | Cancelled, Mover::Node)
+            | (Pending | Ack | Started, Ack | Started | Succeeded | Failed, Mover::Control) => {
+                Err(Refused::NotAnAdvance { from: self, to })
+            }
         }
     }
 
-    /// The statuses from which `self` is one advance away: the guard of the compare-and-set.
-    pub fn predecessors(self) -> impl Iterator<Item = Self> {
+    /// The statuses from which `by` may take an invocation to `self`: the guard of the compare-and-set.
+    pub fn predecessors(self, by: Mover) -> impl Iterator<Item = Self> {
         Self::ALL
             .into_iter()
-            .filter(move |from| from.advance(self) == Ok(Step::Move))
+            .filter(move |from| from.advance(self, by) == Ok(Step::Move))
     }
 
     #[must_use]
@@ -153,6 +179,23 @@ mod tests {
     use super::*;
     use Status::*;
 
+    fn check_every_pair(by: Mover, moves: &[(Status, Status)]) {
+        for from in Status::ALL {
+            for to in Status::ALL {
+                let expected = if from == to {
+                    Ok(Step::Already)
+                } else if moves.contains(&(from, to)) {
+                    Ok(Step::Move)
+                } else if from.is_terminal() {
+                    Err(Refused::AlreadyTerminal(from))
+                } else {
+                    Err(Refused::NotAnAdvance { from, to })
+                };
+                assert_eq!(from.advance(to, by), expected, "{from} -> {to} by {by:?}");
+            }
+        }
+    }
+
     #[test]
     fn every_pair_has_the_answer_of_the_published_machine() {
         let moves = [
@@ -165,30 +208,30 @@ mod tests {
             (Ack, Timeout),
             (Started, Timeout),
         ];
-        for from in Status::ALL {
-            for to in Status::ALL {
-                let expected = if from == to {
-                    Ok(Step::Already)
-                } else if moves.contains(&(from, to)) {
-                    Ok(Step::Move)
-                } else if from.is_terminal() {
-                    Err(Refused::AlreadyTerminal(from))
-                } else {
-                    Err(Refused::NotAnAdvance { from, to })
-                };
-                assert_eq!(from.advance(to), expected, "{from} -> {to}");
-            }
-        }
+        check_every_pair(Mover::Node, &moves);
+    }
+
+    #[test]
+    fn control_only_ends_what_lives_and_never_says_how_an_action_went() {
+        let ends = |to| Status::LIVE.map(|from| (from, to));
+        check_every_pair(Mover::Control, &[ends(Timeout), ends(Cancelled)].concat());
     }
 
     #[test]
     fn predecessors_guard_the_compare_and_set() {
+        for by in Mover::ALL {
+            assert_eq!(
+                Timeout.predecessors(by).collect::<Vec<_>>(),
+                [Pending, Ack, Started]
+            );
+            assert_eq!(Pending.predecessors(by).count(), 0);
+        }
+        assert_eq!(Succeeded.predecessors(Mover::Node).collect::<Vec<_>>(), [Started]);
+        assert_eq!(Cancelled.predecessors(Mover::Node).collect::<Vec<_>>(), [Started]);
         assert_eq!(
-            Timeout.predecessors().collect::<Vec<_>>(),
+            Cancelled.predecessors(Mover::Control).collect::<Vec<_>>(),
             [Pending, Ack, Started]
         );
-        assert_eq!(Succeeded.predecessors().collect::<Vec<_>>(), [Started]);
-        assert_eq!(Pending.predecessors().count(), 0);
     }
 
     #[test]

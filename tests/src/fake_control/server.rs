@@ -14,7 +14,7 @@ use futures_util::stream;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use muster_shared::{
     ids::{Digest, DomainId, ExecutionId, NodeId, ProjectId},
-    status::{Refused, Step},
+    status::{Mover, Refused, Step},
     time::Timestamp,
     wire::{
         Base64, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
@@ -370,7 +370,7 @@ fn judge(
         .get(&execution)
         .copied()
         .unwrap_or(muster_shared::status::Status::Pending);
-    match at.advance(callback.status) {
+    match at.advance(callback.status, Mover::Node) {
         Ok(Step::Move) => {
             state.statuses.insert(execution, callback.status);
         }
