@@ -134,6 +134,7 @@ pub(crate) mod tests {
             started_at: None,
             ended_at: None,
             output_bytes: None,
+            cancel_requested_at: None,
         };
         Execution {
             id: ExecutionId::mint(at(0), [1; 10]),

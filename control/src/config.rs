@@ -23,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) output_bytes_max: u64,
     /// How long after its deadline an invocation that a node took may still be reported.
     pub(crate) report_grace: Duration,
+    /// How long a node that was asked to cancel may take to say that it did.
+    pub(crate) cancel_grace: Duration,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ struct RawLimits {
     live_executions_max: Option<u64>,
     output_bytes_max: Option<u64>,
     report_grace_seconds: Option<u64>,
+    cancel_grace_seconds: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -180,6 +183,13 @@ impl RawLimits {
                 "limits.report_grace_seconds",
                 self.report_grace_seconds,
                 30,
+                1,
+                3600,
+            )?),
+            cancel_grace: Duration::from_secs(within(
+                "limits.cancel_grace_seconds",
+                self.cancel_grace_seconds,
+                60,
                 1,
                 3600,
             )?),

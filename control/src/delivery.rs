@@ -9,7 +9,7 @@ use muster_shared::{
     envelope::Envelope,
     ids::{EventId, NodeId},
     time::Timestamp,
-    wire::{ActionRequest, BaselineUpdated},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated},
 };
 
 use crate::{
@@ -26,8 +26,8 @@ const OUTBOX_POLL: Duration = Duration::from_secs(2);
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes one round of redelivery serves.
 const REDELIVER_BATCH: u32 = 1000;
-/// How long an approval on the wire is good for. It is signed anew on every connect.
-const BASELINE_TTL: Duration = Duration::from_secs(10 * 60);
+/// How long a cancel or an approval on the wire is good for. Both are signed anew on every connect.
+const NOTICE_TTL: Duration = Duration::from_secs(10 * 60);
 
 /// One event as it goes onto a stream.
 pub(crate) struct Frame {
@@ -76,6 +76,16 @@ pub(crate) fn sign(
             };
             ("action_request", control.signer.seal(&request)?)
         }
+        Owed::Cancel { execution } => {
+            let cancel = ActionCancel {
+                event_id: id,
+                occurred_at: now,
+                execution_id: *execution,
+                node_id: node,
+                expires_at: now.plus(NOTICE_TTL),
+            };
+            ("action_cancel", control.signer.seal(&cancel)?)
+        }
         Owed::Baseline {
             hook,
             digest,
@@ -85,7 +95,7 @@ pub(crate) fn sign(
                 event_id: id,
                 occurred_at: now,
                 node_id: node,
-                expires_at: now.plus(BASELINE_TTL),
+                expires_at: now.plus(NOTICE_TTL),
                 hook: hook.clone(),
                 digest: *digest,
                 approved_at: *approved_at,
@@ -96,13 +106,15 @@ pub(crate) fn sign(
     Ok(Frame { id, event, envelope })
 }
 
-/// Everything a node is owed at this moment: approvals first, so that an action they allow finds them.
+/// Everything a node is owed at this moment: approvals first, so that an action they allow finds them, and cancels
+/// before the actions that would wait behind what is cancelled.
 pub(crate) async fn owed_now(
     control: &Control,
     node: NodeId,
     now: Timestamp,
 ) -> Result<Vec<Owed>, StoreError> {
     let mut owed = control.store.approved_baselines(node).await?;
+    owed.extend(control.store.owed_cancels(node, now).await?);
     owed.extend(control.store.owed_to(node, now).await?);
     Ok(owed)
 }
@@ -161,7 +173,7 @@ async fn drain(control: &Control, up_to: i64) -> Result<(), StoreError> {
     tx.commit().await
 }
 
-/// Sends again what connected nodes have not acknowledged, until the service stops. Nodes answer what they know from
+/// Sends again what connected nodes have not acknowledged or not cancelled, until the service stops. Nodes answer what they know from
 /// their journals, so that once too often is harmless and once too few is not.
 pub(crate) async fn redeliver(control: &Control) {
     while !control.stopped_within(REDELIVER_AFTER).await {
@@ -172,14 +184,22 @@ pub(crate) async fn redeliver(control: &Control) {
 }
 
 async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
+    let since = now.minus(REDELIVER_AFTER);
+    let connected = |node: &NodeId| control.node_streams.is_connected(*node);
+    let to_cancel = control
+        .store
+        .nodes_still_to_cancel(since, REDELIVER_BATCH)
+        .await?;
+    for node in to_cancel.into_iter().filter(connected) {
+        for owed in control.store.owed_cancels(node, now).await? {
+            control.node_streams.push(node, owed);
+        }
+    }
     let stale = control
         .store
-        .nodes_still_owed(now.minus(REDELIVER_AFTER), now, REDELIVER_BATCH)
+        .nodes_still_owed(since, now, REDELIVER_BATCH)
         .await?;
-    for node in stale
-        .into_iter()
-        .filter(|node| control.node_streams.is_connected(*node))
-    {
+    for node in stale.into_iter().filter(connected) {
         for owed in control.store.owed_to(node, now).await? {
             control.node_streams.push(node, owed);
         }

@@ -8,7 +8,7 @@ use muster_shared::{
 };
 
 /// How many node ids a drop shows.
-const SAMPLE_MAX: usize = 10;
+pub(crate) const SAMPLE_MAX: usize = 10;
 
 /// What is known of one node that a dispatch might address.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ mod access;
 mod audit;
 mod auth;
 mod body;
+mod cancel;
 mod cursor;
 mod denial;
 mod linger;

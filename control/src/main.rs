@@ -4,6 +4,7 @@ mod access;
 mod audit;
 mod authz;
 mod callback;
+mod cancel;
 mod config;
 mod control;
 mod delivery;

@@ -1,10 +1,10 @@
-//! Settles what no node will report any more. Idempotent, bounded, and of the database and the clock alone, so that a
-//! restart loses no deadline.
+//! Settles what no node will report any more. Idempotent, bounded, and decided by the database and the clock alone, so
+//! that a restart loses no deadline.
 
 use std::time::Duration;
 
 use muster_shared::{
-    ids::{DomainId, ExecutionId},
+    ids::{DomainId, ExecutionId, NodeId},
     status::Status,
     time::Timestamp,
 };
@@ -13,7 +13,7 @@ use crate::{
     audit::{self, Entry},
     authz,
     control::Control,
-    store::{Store, StoreError},
+    store::{StoreError, Tx},
 };
 
 /// How often overdue executions are looked for.
@@ -23,6 +23,8 @@ const SWEEP_BATCH: u32 = 200;
 
 const NEVER_TAKEN: &str = "timeout: the node did not take the action before the deadline";
 const NEVER_REPORTED: &str = "timeout: the node took the action and did not report its end in time";
+const UNREACHABLE: &str = "cancelled: the node did not confirm (unreachable)";
+const NOT_CONFIRMED: &str = "cancelled: the node did not confirm in time";
 
 /// What one round did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,14 +37,9 @@ pub(crate) struct Swept {
 /// Sweeps until the service stops.
 pub(crate) async fn run(control: &Control) {
     while !control.stopped_within(SWEEP_EVERY).await {
-        let grace = control.limits.report_grace;
-        match sweep(&control.store, grace, Timestamp::now(), |id| {
-            control.watchers.wake(id)
-        })
-        .await
-        {
+        match sweep(control, Timestamp::now()).await {
             Ok(swept) if swept.invocations > 0 => {
-                log::info!(invocations = swept.invocations, settled = swept.settled; "Timed out {} invocations", swept.invocations);
+                log::info!(invocations = swept.invocations, settled = swept.settled; "Ended {} invocations that nobody reports any more", swept.invocations);
             }
             Ok(_) => {}
             Err(err) => log::error!("The sweep failed: {}", crate::error_chain(&err)),
@@ -50,60 +47,121 @@ pub(crate) async fn run(control: &Control) {
     }
 }
 
-/// Times out the overdue. What the node never took ends at the deadline; what it took gets `grace` more, in which the
-/// node stops the action and tells how it ended: its word is better than ours.
-async fn sweep(
-    store: &Store,
-    grace: Duration,
-    now: Timestamp,
-    changed: impl Fn(ExecutionId),
-) -> Result<Swept, StoreError> {
+/// Ends cancels that no node confirmed, then times out the overdue. What the node never took ends at the deadline; what
+/// it took gets the report grace more, in which the node stops the action and tells how it ended: its word is better
+/// than ours.
+async fn sweep(control: &Control, now: Timestamp) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
-    for (execution, domain, expires_at) in store.overdue(now, SWEEP_BATCH).await? {
-        match time_out(store, (execution, domain), expires_at.plus(grace) <= now, now).await {
-            Ok((0, _)) => {}
-            Ok((invocations, settled)) => {
-                swept.invocations += invocations;
-                swept.settled += u64::from(settled);
-                changed(execution);
-            }
-            // One bad row must not keep the others from their end.
-            Err(err) => {
-                swept.failed += 1;
-                log::error!(execution_id:% = execution; "Execution could not be timed out: {}", crate::error_chain(&err));
-            }
-        }
+    let unconfirmed_since = now.minus(control.limits.cancel_grace);
+    let unconfirmed = control
+        .store
+        .executions_unconfirmed(unconfirmed_since, SWEEP_BATCH)
+        .await?;
+    for (execution, domain) in unconfirmed {
+        let ended = give_up_waiting(control, (execution, domain), unconfirmed_since, now).await;
+        swept.count(control, execution, ended);
+    }
+    for (execution, domain, expires_at) in control.store.overdue(now, SWEEP_BATCH).await? {
+        let grace_over = expires_at.plus(control.limits.report_grace) <= now;
+        let ended = time_out(control, (execution, domain), grace_over, now).await;
+        swept.count(control, execution, ended);
     }
     Ok(swept)
 }
 
+impl Swept {
+    /// One bad row must not keep the others from their end.
+    fn count(&mut self, control: &Control, execution: ExecutionId, ended: Result<(u64, bool), StoreError>) {
+        match ended {
+            Ok((0, _)) => {}
+            Ok((invocations, settled)) => {
+                self.invocations += invocations;
+                self.settled += u64::from(settled);
+                control.watchers.wake(execution);
+            }
+            Err(err) => {
+                self.failed += 1;
+                log::error!(execution_id:% = execution; "Execution could not be ended: {}", crate::error_chain(&err));
+            }
+        }
+    }
+}
+
+async fn give_up_waiting(
+    control: &Control,
+    addressed: (ExecutionId, DomainId),
+    since: Timestamp,
+    now: Timestamp,
+) -> Result<(u64, bool), StoreError> {
+    let mut tx = control.store.begin().await?;
+    let ended = end_unconfirmed(control, &mut tx, addressed, since, now).await?;
+    tx.commit().await?;
+    Ok(ended)
+}
+
+/// Ends what nodes were asked to cancel at `since` or before.
+async fn end_unconfirmed(
+    control: &Control,
+    tx: &mut Tx,
+    (execution, domain): (ExecutionId, DomainId),
+    since: Timestamp,
+    now: Timestamp,
+) -> Result<(u64, bool), StoreError> {
+    let (there, away): (Vec<NodeId>, Vec<NodeId>) = tx
+        .unconfirmed_cancels(execution, since)
+        .await?
+        .into_iter()
+        .partition(|node| control.node_streams.is_connected(*node));
+    let mut ended = (0, false);
+    for (nodes, why) in [(away, UNREACHABLE), (there, NOT_CONFIRMED)] {
+        let (more, settled) = tx
+            .cancel_targets(execution, &nodes, &[Status::Ack, Status::Started], why, now)
+            .await?;
+        tx.append_audit(domain, &by_the_clock("actions.cancel", execution, &nodes), now)
+            .await?;
+        ended = (ended.0 + more, ended.1 || settled);
+    }
+    Ok(ended)
+}
+
 async fn time_out(
-    store: &Store,
+    control: &Control,
     (execution, domain): (ExecutionId, DomainId),
     grace_over: bool,
     now: Timestamp,
 ) -> Result<(u64, bool), StoreError> {
-    let mut tx = store.begin().await?;
-    let (mut ended, mut settled) = tx
+    let mut tx = control.store.begin().await?;
+    let (mut timed_out, mut settled) = tx
         .time_out(execution, &[Status::Pending], NEVER_TAKEN, now)
         .await?;
+    let mut cancelled = 0;
+    if grace_over && !settled {
+        // What was to be cancelled ends so, however short its grace was.
+        (cancelled, settled) = end_unconfirmed(control, &mut tx, (execution, domain), now, now).await?;
+    }
     if grace_over && !settled {
         let (more, last) = tx
             .time_out(execution, &[Status::Ack, Status::Started], NEVER_REPORTED, now)
             .await?;
-        ended.extend(more);
+        timed_out.extend(more);
         settled = last;
     }
-    if !ended.is_empty() {
-        let entries: Vec<_> = ended
-            .iter()
-            .map(|node| {
-                let resource = audit::execution_resource(execution);
-                Entry::granted(audit::SYSTEM, "actions.timeout", resource).with(authz::resource(*node))
-            })
-            .collect();
-        tx.append_audit(domain, &entries, now).await?;
+    let ended = timed_out.len() as u64 + cancelled;
+    if ended > 0 {
+        tx.append_audit(domain, &by_the_clock("actions.timeout", execution, &timed_out), now)
+            .await?;
         tx.commit().await?;
     }
-    Ok((ended.len() as u64, settled))
+    Ok((ended, settled))
+}
+
+/// One row for each invocation that nobody but the clock ended.
+fn by_the_clock(relation: &'static str, execution: ExecutionId, nodes: &[NodeId]) -> Vec<Entry<'static>> {
+    nodes
+        .iter()
+        .map(|node| {
+            let resource = audit::execution_resource(execution);
+            Entry::granted(audit::SYSTEM, relation, resource).with(authz::resource(*node))
+        })
+        .collect()
 }

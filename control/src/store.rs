@@ -5,6 +5,7 @@
 
 mod access;
 mod audit;
+mod cancel;
 mod executions;
 mod hooks;
 mod metrics;

@@ -120,7 +120,7 @@ pub struct Execution {
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
-    /// Nodes that the selector matched and a gate dropped; only the answer to the dispatch carries it.
+    /// Nodes that a gate dropped; only the answers to a dispatch and to a cancel carry it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
@@ -157,6 +157,9 @@ pub struct ExecutionTarget {
     /// All that the action wrote, kept or cut, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// When the node was first asked to cancel this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_at: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -170,6 +173,52 @@ pub enum OutputRef {
         key: String,
         sha256: Digest,
     },
+}
+
+/// `POST /v1/projects/{project_id}/executions/{execution_id}/cancel`, answered 200 with a [`CancelResponse`]. Without a
+/// body, or without `node_id`, every target is meant.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CancelResponse {
+    /// As it is now, without output.
+    pub execution: Execution,
+    /// What became of each target that was meant.
+    pub outcomes: Vec<CancelOutcome>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CancelOutcome {
+    pub node_id: NodeId,
+    pub outcome: CancelEffect,
+}
+
+/// What a cancel did to one target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelEffect {
+    /// The node had not taken it, and will not run it.
+    Cancelled,
+    /// The node has it and is asked, or was asked before. It is `cancelled` once the node says so.
+    Asked,
+    /// It had ended before.
+    Settled,
+}
+
+impl CancelEffect {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Asked => "asked",
+            Self::Settled => "settled",
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -573,6 +622,26 @@ pub struct ActionRequest {
 
 impl Addressed for ActionRequest {
     const PAYLOAD_TYPE: &'static str = "application/vnd.muster.action-request+json";
+    fn audience(&self) -> NodeId {
+        self.node_id
+    }
+    fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+}
+
+/// The payload of an `action_cancel` event: an operator takes an execution back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ActionCancel {
+    pub event_id: EventId,
+    pub occurred_at: Timestamp,
+    pub execution_id: ExecutionId,
+    pub node_id: NodeId,
+    pub expires_at: Timestamp,
+}
+
+impl Addressed for ActionCancel {
+    const PAYLOAD_TYPE: &'static str = "application/vnd.muster.action-cancel+json";
     fn audience(&self) -> NodeId {
         self.node_id
     }

@@ -1,12 +1,12 @@
 //! An enrolled node without a daemon: a story says each word of it.
 
 use muster_shared::{
-    envelope::{KeyRing, Verified},
+    envelope::{Addressed, KeyRing, Verified},
     ids::{Digest, ExecutionId, NodeId},
     time::Timestamp,
     wire::{
-        ActionRequest, BuiltinAction, CALLBACK_TOKEN_HEADER, Callback, CapabilityManifest, DeclaredHook,
-        EnrollRequest, EnrollResponse,
+        ActionCancel, ActionRequest, BuiltinAction, CALLBACK_TOKEN_HEADER, Callback, CapabilityManifest,
+        DeclaredHook, EnrollRequest, EnrollResponse,
     },
 };
 use reqwest::Method;
@@ -122,12 +122,21 @@ impl BareNode {
 
     /// The next action request of the stream, opened as strictly as a daemon does.
     pub async fn next_request(&self, frames: &mut Frames) -> Verified<ActionRequest> {
+        self.next_event(frames, "action_request").await
+    }
+
+    /// The next cancel of the stream, opened as strictly.
+    pub async fn next_cancel(&self, frames: &mut Frames) -> Verified<ActionCancel> {
+        self.next_event(frames, "action_cancel").await
+    }
+
+    async fn next_event<T: Addressed>(&self, frames: &mut Frames, kind: &str) -> Verified<T> {
         loop {
             let frame = tokio::time::timeout(PATIENCE, frames.next())
                 .await
-                .expect("control pushes a request")
+                .unwrap_or_else(|_| panic!("control pushes an {kind}"))
                 .expect("the stream stays open");
-            if frame.event == "action_request" {
+            if frame.event == kind {
                 return self
                     .ring
                     .open(frame.data.as_bytes(), self.id, Timestamp::now())

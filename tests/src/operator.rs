@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use muster_shared::{
     ids::{ExecutionId, NodeId},
-    wire::{Execution, Page, Problem},
+    wire::{CancelRequest, CancelResponse, Execution, Page, Problem},
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -140,6 +140,20 @@ impl Operator {
     /// A dispatch that must be admitted.
     pub async fn dispatch(&self, body: &Value) -> Execution {
         self.try_dispatch(body).await.expect(201).json()
+    }
+
+    /// A cancel of a whole execution, or of one target, that may be refused.
+    pub async fn try_cancel(&self, id: ExecutionId, node: Option<NodeId>) -> Answer {
+        let request = CancelRequest {
+            node_id: node.map(|node| node.to_string()),
+        };
+        let path = self.in_project(&format!("executions/{id}/cancel"));
+        Answer::to(self.request(Method::POST, &path).json(&request)).await
+    }
+
+    /// A cancel that must be taken, with what it did to each target.
+    pub async fn cancel(&self, id: ExecutionId) -> CancelResponse {
+        self.try_cancel(id, None).await.expect(200).json()
     }
 
     pub async fn execution(&self, id: ExecutionId) -> Execution {

@@ -263,6 +263,10 @@ async fn without_a_good_operator_token_every_door_is_shut() {
             format!("/v1/projects/{project}/executions/{execution}/events"),
         ),
         (
+            Method::POST,
+            format!("/v1/projects/{project}/executions/{execution}/cancel"),
+        ),
+        (
             Method::GET,
             format!(
                 "/v1/projects/{project}/executions/{execution}/targets/{}/output",

@@ -18,6 +18,7 @@ use crate::{
     audit::Outcome,
     authz::{BadShape, BadTuple},
     callback::CallbackError,
+    cancel::CancelError,
     dispatch::{BadTarget, DispatchError},
     enroll::EnrollError,
     error_chain,
@@ -210,6 +211,18 @@ impl From<DispatchError> for ApiError {
             }
             DispatchError::Store(err) => err.into(),
             DispatchError::Chance(err) => Self::internal(&err),
+        }
+    }
+}
+
+impl From<CancelError> for ApiError {
+    fn from(err: CancelError) -> Self {
+        let text = err.to_string();
+        match err {
+            CancelError::NoSuchExecution(_) => Self::not_found("execution_not_found", text),
+            CancelError::NoSuchTarget(_) => Self::not_found("target_not_found", text),
+            CancelError::PermissionDenied => Self::denied("permission_denied", "insufficient_relation", text),
+            CancelError::Store(err) => err.into(),
         }
     }
 }

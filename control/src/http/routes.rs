@@ -6,7 +6,7 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use super::{access, audit, health, metrics, node, operator, outputs, ready, version, watch};
+use super::{access, audit, cancel, health, metrics, node, operator, outputs, ready, version, watch};
 use crate::control::Shared;
 
 /// What a caller must show.
@@ -68,6 +68,7 @@ const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
     route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions)),
     route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution)),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read)),
     route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks)),

@@ -349,7 +349,7 @@ impl Tx {
     }
 
     /// Takes ended targets off the header's count; the last one settles it as the fold of all.
-    async fn count_down(
+    pub(super) async fn count_down(
         &mut self,
         execution: ExecutionId,
         ended: u64,
@@ -399,7 +399,7 @@ fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
     })
 }
 
-fn push_statuses(query: &mut QueryBuilder<Sqlite>, statuses: &[Status]) {
+pub(super) fn push_statuses(query: &mut QueryBuilder<Sqlite>, statuses: &[Status]) {
     query.push(" AND status IN (");
     let mut list = query.separated(", ");
     for status in statuses {
@@ -667,5 +667,6 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
         output_bytes: row
             .get::<Option<i64>>("output_bytes")?
             .and_then(|n| u64::try_from(n).ok()),
+        cancel_requested_at: row.at_opt("cancel_requested_ms")?,
     })
 }

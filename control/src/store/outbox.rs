@@ -1,7 +1,8 @@
 //! What is to be put on nodes' streams: the outbox, and what each node is owed by the state of its targets.
 
 use muster_shared::{
-    ids::{ActionName, Digest, NodeId},
+    ids::{ActionName, Digest, ExecutionId, NodeId},
+    status::Status,
     time::Timestamp,
 };
 use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
@@ -22,6 +23,9 @@ pub(crate) enum Owed {
     Action {
         execution: ExecutionHeader,
         hook_digest: Option<Digest>,
+    },
+    Cancel {
+        execution: ExecutionId,
     },
     Baseline {
         hook: ActionName,
@@ -108,21 +112,24 @@ impl Store {
             .map(|raw| {
                 let row = Reader::new(raw, "outbox", "node_id");
                 let node: NodeId = row.id("node_id")?;
-                let owed = if row.get::<&str>("event_type")? == "action_request" {
-                    match owed_action(raw)? {
-                        Owed::Action {
-                            execution,
-                            hook_digest,
-                        } if row.get::<&str>("status")? == "pending" && execution.expires_at > now => {
-                            Some(Owed::Action {
-                                execution,
-                                hook_digest,
-                            })
-                        }
-                        Owed::Action { .. } | Owed::Baseline { .. } => None,
+                let owed = match row.get::<&str>("event_type")? {
+                    "action_request" => {
+                        let owed = owed_action(raw)?;
+                        let wanted = match &owed {
+                            Owed::Action { execution, .. } => {
+                                row.parsed::<Status>("status")? == Status::Pending
+                                    && execution.expires_at > now
+                            }
+                            Owed::Cancel { .. } | Owed::Baseline { .. } => false,
+                        };
+                        wanted.then_some(owed)
                     }
-                } else {
-                    Some(owed_baseline(raw)?)
+                    "action_cancel" => {
+                        let ended = row.parsed::<Status>("status")?.is_terminal();
+                        let execution = Reader::new(raw, "action_execution", "id").id("id")?;
+                        (!ended).then_some(Owed::Cancel { execution })
+                    }
+                    _ => Some(owed_baseline(raw)?),
                 };
                 Ok(OutboxRow {
                     id: row.get("outbox_id")?,

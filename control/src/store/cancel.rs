@@ -1,0 +1,199 @@
+//! Taking invocations back: at once where no node has them, else by asking the node until the target has ended.
+
+use muster_shared::{
+    ids::{DomainId, ExecutionId, NodeId},
+    status::Status,
+    time::Timestamp,
+};
+use sqlx::{QueryBuilder, Sqlite};
+
+use super::{Owed, ROWS_PER_INSERT, Store, StoreError, Tx, executions::push_statuses, rows::Reader};
+
+impl Tx {
+    /// Every target of an execution with where it rests.
+    pub(crate) async fn target_statuses(
+        &mut self,
+        execution: ExecutionId,
+    ) -> Result<Vec<(NodeId, Status)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT execution_id, node_id, status FROM action_execution_target WHERE execution_id = $1 ORDER BY node_id",
+        )
+        .bind(execution.uuid())
+        .fetch_all(&mut *self.0)
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution_target", "execution_id");
+                Ok((row.id("node_id")?, row.parsed("status")?))
+            })
+            .collect()
+    }
+
+    /// Cancels those of the named targets that rest in one of `from`, with their events. Answers how many, and whether
+    /// that settled the header.
+    pub(crate) async fn cancel_targets(
+        &mut self,
+        execution: ExecutionId,
+        nodes: &[NodeId],
+        from: &[Status],
+        why: &str,
+        now: Timestamp,
+    ) -> Result<(u64, bool), StoreError> {
+        let mut ended = 0;
+        for nodes in nodes.chunks(ROWS_PER_INSERT) {
+            let mut events = QueryBuilder::<Sqlite>::new(
+                "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
+                 SELECT execution_id, node_id, status, 'cancelled', ",
+            );
+            events.push_bind(why.to_owned()).push(", ");
+            events.push_bind(now.as_millis());
+            events
+                .push(" FROM action_execution_target WHERE execution_id = ")
+                .push_bind(execution.uuid());
+            push_statuses(&mut events, from);
+            push_nodes(&mut events, nodes);
+            events.build().execute(&mut *self.0).await?;
+
+            let mut update = QueryBuilder::<Sqlite>::new(
+                "UPDATE action_execution_target SET status = 'cancelled', error = ",
+            );
+            update.push_bind(why.to_owned());
+            update.push(", updated_ms = ").push_bind(now.as_millis());
+            update.push(", ended_ms = ").push_bind(now.as_millis());
+            update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+            push_statuses(&mut update, from);
+            push_nodes(&mut update, nodes);
+            ended += update.build().execute(&mut *self.0).await?.rows_affected();
+        }
+        let settled = ended > 0 && self.count_down(execution, ended, now).await?;
+        Ok((ended, settled))
+    }
+
+    /// Notes that these nodes are to be asked, with an outbox row for each. One that was asked before keeps its first
+    /// instant, from which its grace counts, and is asked again by the sweep. Answers how many are new.
+    pub(crate) async fn request_cancel(
+        &mut self,
+        execution: ExecutionId,
+        nodes: &[NodeId],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut asked = 0;
+        for nodes in nodes.chunks(ROWS_PER_INSERT) {
+            const UNASKED: &str = " AND cancel_requested_ms IS NULL AND ended_ms IS NULL";
+            let mut outbox = QueryBuilder::<Sqlite>::new(
+                "INSERT INTO outbox (event_type, node_id, execution_id, created_ms) SELECT 'action_cancel', node_id, execution_id, ",
+            );
+            outbox.push_bind(now.as_millis());
+            outbox
+                .push(" FROM action_execution_target WHERE execution_id = ")
+                .push_bind(execution.uuid());
+            outbox.push(UNASKED);
+            push_nodes(&mut outbox, nodes);
+            outbox.build().execute(&mut *self.0).await?;
+
+            let mut update =
+                QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET cancel_requested_ms = ");
+            update.push_bind(now.as_millis());
+            update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+            update.push(UNASKED);
+            push_nodes(&mut update, nodes);
+            asked += update.build().execute(&mut *self.0).await?.rows_affected();
+        }
+        Ok(asked)
+    }
+
+    /// The nodes of one execution that were asked to cancel it at `by` or before, and have not said how it ended.
+    pub(crate) async fn unconfirmed_cancels(
+        &mut self,
+        execution: ExecutionId,
+        by: Timestamp,
+    ) -> Result<Vec<NodeId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT node_id FROM action_execution_target
+             WHERE execution_id = $1 AND cancel_requested_ms <= $2 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL",
+        )
+        .bind(execution.uuid())
+        .bind(by.as_millis())
+        .fetch_all(&mut *self.0)
+        .await?;
+        rows.iter()
+            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
+            .collect()
+    }
+}
+
+impl Store {
+    /// Every invocation that a node is to cancel and has not ended, and those that ended as cancelled although they may
+    /// still run there: a node that was not waited for any longer stops them when it comes back.
+    pub(crate) async fn owed_cancels(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT t.execution_id FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
+             WHERE t.node_id = $1 AND t.cancel_requested_ms IS NOT NULL
+               AND (t.ended_ms IS NULL OR (t.status = 'cancelled' AND e.expires_ms > $2))
+             ORDER BY t.cancel_requested_ms",
+        )
+        .bind(node.uuid())
+        .bind(now.as_millis())
+        .fetch_all(&self.read)
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution_target", "execution_id");
+                Ok(Owed::Cancel {
+                    execution: row.id("execution_id")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Nodes that were asked to cancel something before `since` and have not ended it.
+    pub(crate) async fn nodes_still_to_cancel(
+        &self,
+        since: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<NodeId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT node_id FROM action_execution_target
+             WHERE cancel_requested_ms <= $1 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL LIMIT $2",
+        )
+        .bind(since.as_millis())
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        rows.iter()
+            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
+            .collect()
+    }
+
+    /// Executions with a target whose node was asked at `by` or before and has not said how it ended.
+    pub(crate) async fn executions_unconfirmed(
+        &self,
+        by: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<(ExecutionId, DomainId)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT t.execution_id, e.domain_id
+             FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
+             WHERE t.cancel_requested_ms <= $1 AND t.cancel_requested_ms IS NOT NULL AND t.ended_ms IS NULL LIMIT $2",
+        )
+        .bind(by.as_millis())
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution_target", "execution_id");
+                Ok((row.id("execution_id")?, row.id("domain_id")?))
+            })
+            .collect()
+    }
+}
+
+fn push_nodes(query: &mut QueryBuilder<Sqlite>, nodes: &[NodeId]) {
+    query.push(" AND node_id IN (");
+    let mut list = query.separated(", ");
+    for node in nodes {
+        list.push_bind(node.uuid());
+    }
+    query.push(")");
+}
