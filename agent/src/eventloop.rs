@@ -2,14 +2,14 @@
 
 mod recovery;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
-    wire::{ActionRequest, BaselineUpdated, DetectedBy},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, DetectedBy},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -31,7 +31,7 @@ use crate::{
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
-    runner::{BUILTINS_MAX, Runner},
+    runner::{BUILTINS_MAX, Runner, StopAsked},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
 };
@@ -46,6 +46,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(30);
 pub(crate) enum Event {
     Connected,
     Requested(Box<Verified<ActionRequest>>),
+    CancelAsked(Verified<ActionCancel>),
     Approved(Verified<BaselineUpdated>),
     Ended {
         execution: ExecutionId,
@@ -68,6 +69,8 @@ struct Daemon {
     pokes: mpsc::Sender<Poke>,
     /// Runs and deliveries; each ends in the event that it is for.
     work: JoinSet<Event>,
+    /// The way to everything that runs.
+    stops: BTreeMap<ExecutionId, watch::Sender<bool>>,
     /// Facts that the journal would not take yet, and the effects that must wait for them.
     backlog: Decision,
     retry_at: Option<Instant>,
@@ -175,6 +178,7 @@ impl Daemon {
             reporter: Arc::new(reporter),
             pokes,
             work: JoinSet::new(),
+            stops: BTreeMap::new(),
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
@@ -233,11 +237,17 @@ impl Daemon {
                 return;
             }
             Event::Approved(approval) => return self.approve(approval.into_inner()).await,
+            Event::CancelAsked(cancel) => match self.look_up_cancel(cancel.execution_id).await {
+                Some(input) => input,
+                None => return,
+            },
             Event::Requested(request) => match self.look_up(Box::new(request.into_inner())).await {
                 Some(input) => input,
                 None => return,
             },
             Event::Ended { execution, outcome } => {
+                self.stops.remove(&execution);
+                let outcome = self.session.judged(execution, outcome);
                 log_end(&self.session, execution, &outcome);
                 Input::Ended { execution, outcome }
             }
@@ -262,17 +272,41 @@ impl Daemon {
             return Some(Input::Requested {
                 request,
                 recorded: None,
+                cancelled: false,
             });
         }
-        match self.journal.ask(move |store| store.find(execution)).await {
-            Ok(recorded) => Some(Input::Requested {
+        let asked = self
+            .journal
+            .ask(move |store| Ok((store.find(execution)?, store.is_cancelled(execution)?)));
+        match asked.await {
+            Ok((recorded, cancelled)) => Some(Input::Requested {
                 request,
                 recorded: recorded.map(Box::new),
+                cancelled,
             }),
             Err(err) => {
                 // It may have run before, so it must not run now. Control sends it again.
                 log::error!(execution_id:% = execution, error:% = exit::chain(&err);
                     "A request was put aside, because the journal could not be asked about it");
+                None
+            }
+        }
+    }
+
+    async fn look_up_cancel(&self, execution: ExecutionId) -> Option<Input> {
+        log::info!(execution_id:% = execution; "Control asks to cancel an action");
+        if self.session.knows(execution) {
+            let settled = false;
+            return Some(Input::CancelAsked { execution, settled });
+        }
+        match self.journal.ask(move |store| store.find(execution)).await {
+            Ok(recorded) => Some(Input::CancelAsked {
+                execution,
+                settled: recorded.is_some(),
+            }),
+            Err(err) => {
+                log::error!(execution_id:% = execution, error:% = exit::chain(&err);
+                    "A cancel was put aside, because the journal could not be asked about it");
                 None
             }
         }
@@ -313,6 +347,7 @@ impl Daemon {
                 log::error!(error = why, facts = self.backlog.facts.len(); "The journal could not be written");
                 self.retry_at = Some(Instant::now() + JOURNAL_RETRY);
                 self.do_without_journal(&why);
+                self.stop_all_the_same();
                 return;
             }
         }
@@ -321,11 +356,22 @@ impl Daemon {
         backlog.effects.into_iter().for_each(|effect| self.start(effect));
     }
 
+    /// What runs may be what fills the disk. Should this daemon die before the journal knows, control asks again.
+    fn stop_all_the_same(&mut self) {
+        for effect in &self.backlog.effects {
+            if let Effect::Stop { execution } = effect {
+                stop(&self.stops, *execution);
+            }
+        }
+    }
+
     /// What was about to be taken is answered from memory; everything else keeps waiting for the journal.
     fn do_without_journal(&mut self, why: &str) {
         let taken = |fact: &Fact| match fact {
             Fact::Taken(request) => Some(request.execution_id),
-            Fact::Started { .. } | Fact::Ended { .. } | Fact::Reported { .. } => None,
+            Fact::Started { .. } | Fact::CancelAsked { .. } | Fact::Ended { .. } | Fact::Reported { .. } => {
+                None
+            }
         };
         let untaken: Vec<ExecutionId> = self.backlog.facts.iter().filter_map(taken).collect();
         self.backlog
@@ -350,6 +396,12 @@ impl Daemon {
         }
     }
 
+    fn way_to(&mut self, execution: ExecutionId) -> StopAsked {
+        let (stop, stop_asked) = watch::channel(false);
+        self.stops.insert(execution, stop);
+        stop_asked
+    }
+
     fn start(&mut self, effect: Effect) {
         match effect {
             Effect::Start { request, attempt } => {
@@ -357,11 +409,13 @@ impl Daemon {
                 log::info!(execution_id:% = execution, action:% = request.action, node_id:% = request.node_id, attempt;
                     "Starting an action");
                 let runner = Arc::clone(&self.runner);
+                let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.run(&request, attempt).await;
+                    let outcome = runner.run(&request, attempt, stop_asked).await;
                     Event::Ended { execution, outcome }
                 });
             }
+            Effect::Stop { execution } => stop(&self.stops, execution),
             Effect::Post(errand) => {
                 let reporter = Arc::clone(&self.reporter);
                 let (execution, status) = (errand.request.execution_id, errand.status);
@@ -377,6 +431,13 @@ impl Daemon {
                 drop(spawn_blocking(move || forget(&state_dir, execution, attempts)));
             }
         }
+    }
+}
+
+fn stop(stops: &BTreeMap<ExecutionId, watch::Sender<bool>>, execution: ExecutionId) {
+    if let Some(stop) = stops.get(&execution) {
+        log::info!(execution_id:% = execution; "Stopping an action");
+        stop.send_replace(true);
     }
 }
 

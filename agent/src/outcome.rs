@@ -23,10 +23,17 @@ pub(crate) enum Ended {
         limit_ms: u64,
         killed: bool,
     },
-    /// Its supervisor was asked to stop it.
+    /// Its supervisor was told to stop it.
     Stopped {
-        killed: bool,
+        #[serde(default)]
+        processes_killed: u32,
     },
+    /// The same, because control had asked to cancel it.
+    Cancelled {
+        processes_killed: u32,
+    },
+    /// Control asked to cancel it before its turn came.
+    CancelledWaiting,
     /// The node would not, or could not, start it: a reason code, and the reason in words.
     Refused {
         code: String,
@@ -97,7 +104,29 @@ impl Outcome {
             | Ended::Broke { .. }
             | Ended::Lost { .. } => Status::Failed,
             Ended::TimedOut { .. } | Ended::Expired => Status::Timeout,
-            Ended::Stopped { .. } | Ended::Withdrawn => Status::Cancelled,
+            Ended::Stopped { .. } | Ended::Cancelled { .. } | Ended::CancelledWaiting | Ended::Withdrawn => {
+                Status::Cancelled
+            }
+        }
+    }
+
+    /// A stop means a cancel where control had asked for one. Any other end came before the stop, and stays.
+    pub(crate) fn of_cancelled(self) -> Self {
+        match self.ended {
+            Ended::Stopped { processes_killed } => Self {
+                ended: Ended::Cancelled { processes_killed },
+                ..self
+            },
+            Ended::Exited { .. }
+            | Ended::Signalled { .. }
+            | Ended::TimedOut { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => self,
         }
     }
 
@@ -122,6 +151,8 @@ impl Outcome {
             Ended::Signalled { .. }
             | Ended::TimedOut { .. }
             | Ended::Stopped { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
             | Ended::Refused { .. }
             | Ended::Broke { .. }
             | Ended::Expired
@@ -140,12 +171,26 @@ impl Outcome {
                 let limit = in_seconds(Duration::from_millis(*limit_ms));
                 Some(format!("timeout: ended after {limit}{}", killed_text(*killed)))
             }
-            Ended::Stopped { killed } => Some(format!("stopped on the node{}", killed_text(*killed))),
+            Ended::Stopped { processes_killed } => {
+                Some(format!("stopped on the node{}", count_killed(*processes_killed)))
+            }
+            Ended::Cancelled { processes_killed } => Some(format!(
+                "cancelled: ended on request{}",
+                count_killed(*processes_killed)
+            )),
+            Ended::CancelledWaiting => Some("cancelled: it had not started".to_owned()),
             Ended::Refused { code, why } => Some(format!("{code}: {why}")),
             Ended::Broke { why } | Ended::Lost { why } => Some(why.clone()),
             Ended::Expired => Some("expired: its time was over before it could start".to_owned()),
             Ended::Withdrawn => Some("withdrawn: control had settled it before it could start".to_owned()),
         }
+    }
+}
+
+fn count_killed(processes: u32) -> String {
+    match processes {
+        0 => String::new(),
+        count => format!(", {count} process(es) had to be killed"),
     }
 }
 
@@ -225,7 +270,20 @@ mod tests {
             Some("timeout: ended after 3 s")
         );
         assert_eq!(told(Ended::Expired).0, Status::Timeout);
-        assert_eq!(told(Ended::Stopped { killed: false }).0, Status::Cancelled);
+        assert_eq!(
+            told(Ended::Stopped { processes_killed: 0 }),
+            (Status::Cancelled, None, Some("stopped on the node".into()))
+        );
+        let cancelled = Outcome::of(Ended::Stopped { processes_killed: 2 }).of_cancelled();
+        assert_eq!(
+            told(cancelled.ended),
+            (
+                Status::Cancelled,
+                None,
+                Some("cancelled: ended on request, 2 process(es) had to be killed".into())
+            )
+        );
+        assert_eq!(told(Ended::CancelledWaiting).0, Status::Cancelled);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) enum Claim {
         started: u64,
         boot_id: String,
     },
-    /// A restarted daemon, to prove that the hook never ran.
+    /// A daemon that restarted or was asked to cancel, to prove that the hook never ran and never will.
     Daemon,
 }
 

@@ -12,7 +12,7 @@ use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
@@ -31,7 +31,7 @@ use crate::{
     journal::Journal,
     outcome::{Ended, Outcome, Output},
     parameters, procfs, readiness,
-    run_dir::{Found, RunDir, Spec},
+    run_dir::{Claim, Found, RunDir, Spec},
 };
 
 pub(crate) struct Runner {
@@ -48,22 +48,35 @@ pub(crate) struct Runner {
 /// Builtins that work at the same time; fewer than the threads for blocking work.
 pub(crate) const BUILTINS_MAX: usize = 8;
 
+/// Becomes true when what runs is to be stopped.
+pub(crate) type StopAsked = watch::Receiver<bool>;
+
 impl Runner {
-    pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32) -> Outcome {
+    pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         let limit = self.limit(request);
         match request.kind {
-            ActionKind::Builtin => self.builtin(request, attempt, limit).await,
-            ActionKind::Hook => match self.hook(request, attempt, limit).await {
+            ActionKind::Builtin => tokio::select! {
+                outcome = self.builtin(request, attempt, limit) => outcome,
+                // It only looks: what is left of it harms nobody.
+                () = asked(stop_asked) => Outcome::of(Ended::Cancelled { processes_killed: 0 }),
+            },
+            ActionKind::Hook => match self.hook(request, attempt, limit, stop_asked).await {
                 Ok(outcome) | Err(outcome) => outcome,
             },
         }
     }
 
     /// Waits for a supervisor that an earlier daemon started.
-    pub(crate) async fn adopt(&self, execution: ExecutionId, attempt: u32, supervisor: OwnedFd) -> Outcome {
-        wait_for(supervisor).await;
-        self.result_of(execution, RunDir::of(&self.config.state_dir, execution, attempt))
-            .await
+    pub(crate) async fn adopt(
+        &self,
+        execution: ExecutionId,
+        attempt: u32,
+        supervisor: OwnedFd,
+        stop_asked: StopAsked,
+    ) -> Outcome {
+        let run = RunDir::of(&self.config.state_dir, execution, attempt);
+        wait_for(&run, supervisor, stop_asked.clone()).await;
+        self.result_of(execution, run, &stop_asked).await
     }
 
     /// No action outlives its expiry: from then on control has given it up.
@@ -128,12 +141,21 @@ impl Runner {
     }
 
     /// Every refusal on the way is an outcome too.
-    async fn hook(&self, request: &ActionRequest, attempt: u32, limit: Duration) -> Result<Outcome, Outcome> {
+    async fn hook(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        limit: Duration,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
         let parameters = request.parameters.clone().unwrap_or_default();
         parameters::variables(&parameters)
             .map_err(|err| Outcome::refused("invalid_parameters", err.to_string()))?;
         let pinned = self.pin(request).await?;
         self.trust(request, pinned.digest).await?;
+        if *stop_asked.borrow() {
+            return Err(Outcome::of(Ended::CancelledWaiting));
+        }
         let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
         let spec = Spec {
             execution_id: request.execution_id,
@@ -157,12 +179,12 @@ impl Runner {
                 format!("its supervisor could not be started: {err}"),
             )
         })?;
-        wait_for(handle).await;
+        wait_for(&run, handle, stop_asked.clone()).await;
         // It has ended, so this does not block; without it a zombie would stay.
         if let Err(err) = child.wait() {
             log::warn!(execution_id:% = request.execution_id, error:% = err; "A supervisor could not be reaped");
         }
-        Ok(self.result_of(request.execution_id, run).await)
+        Ok(self.result_of(request.execution_id, run, &stop_asked).await)
     }
 
     async fn pin(&self, request: &ActionRequest) -> Result<Pinned, Outcome> {
@@ -223,9 +245,11 @@ impl Runner {
         Err(Outcome::refused("hook_integrity_violation", why))
     }
 
-    async fn result_of(&self, execution: ExecutionId, run: RunDir) -> Outcome {
+    async fn result_of(&self, execution: ExecutionId, run: RunDir, stop_asked: &StopAsked) -> Outcome {
         let boot_id = self.boot_id.clone();
+        let stopped = *stop_asked.borrow();
         let examined = spawn_blocking(move || match run.examine(&boot_id) {
+            Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
             Ok(Found::NeverRan) => Outcome::refused("hook_not_started", complaint(&run)),
             Ok(Found::Lost(why)) => {
                 end_survivors(execution);
@@ -321,11 +345,38 @@ fn start_supervisor(
     }
 }
 
-async fn wait_for(process: OwnedFd) {
-    match readiness::of(process) {
-        // A pidfd is readable once the process has ended; an error means the same to us.
-        Ok(process) => drop(process.readable().await),
-        Err(err) => log::error!(error:% = err; "A supervisor cannot be waited for"),
+/// Waits for the end of a supervisor, and asks it to end when told to.
+async fn wait_for(run: &RunDir, supervisor: OwnedFd, stop_asked: StopAsked) {
+    // A pidfd is readable once the process has ended; an error means the same to us.
+    let supervisor = match readiness::of(supervisor) {
+        Ok(supervisor) => supervisor,
+        Err(err) => return log::error!(error:% = err; "A supervisor cannot be waited for"),
+    };
+    tokio::select! {
+        _ended = supervisor.readable() => return,
+        () = asked(stop_asked) => {}
+    }
+    stop(run, supervisor.get_ref()).await;
+    drop(supervisor.readable().await);
+}
+
+async fn asked(mut stop_asked: StopAsked) {
+    if stop_asked.wait_for(|asked| *asked).await.is_err() {
+        // Nobody is left who could ask.
+        std::future::pending().await
+    }
+}
+
+/// The claim decides: whoever takes it from the supervisor has kept the hook from starting, and a supervisor that holds it
+/// hears the signal.
+async fn stop(run: &RunDir, supervisor: &OwnedFd) {
+    let attempt = RunDir::at(run.path().to_owned());
+    let taken = spawn_blocking(move || attempt.take_claim(&Claim::Daemon)).await;
+    if matches!(taken, Ok(Ok(true))) {
+        return;
+    }
+    if let Err(err) = pidfd_send_signal(supervisor, Signal::TERM) {
+        log::warn!(error:% = err; "A supervisor could not be signalled");
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) struct Recorded {
     pub(crate) attempt: u32,
     pub(crate) stage: Stage,
     pub(crate) reported: Reported,
+    pub(crate) cancel_asked: bool,
 }
 
 /// What a restarted daemon found out about an invocation that had been started.
@@ -44,6 +45,10 @@ pub(crate) enum Fact {
         execution: ExecutionId,
         attempt: u32,
     },
+    /// Control asked to cancel it, or has settled it. It may not have arrived here yet.
+    CancelAsked {
+        execution: ExecutionId,
+    },
     Ended {
         execution: ExecutionId,
         outcome: Outcome,
@@ -59,6 +64,7 @@ impl Fact {
         match self {
             Self::Taken(request) => request.execution_id,
             Self::Started { execution, .. }
+            | Self::CancelAsked { execution }
             | Self::Ended { execution, .. }
             | Self::Reported { execution, .. } => *execution,
         }
@@ -70,6 +76,10 @@ pub(crate) enum Effect {
     Start {
         request: Arc<ActionRequest>,
         attempt: u32,
+    },
+    /// Ends what was started.
+    Stop {
+        execution: ExecutionId,
     },
     Post(Errand),
     /// Control knows the end: the run directories may go.
@@ -84,7 +94,7 @@ impl Effect {
         match self {
             Self::Start { request, .. } => request.execution_id,
             Self::Post(errand) => errand.request.execution_id,
-            Self::Forget { execution, .. } => *execution,
+            Self::Stop { execution } | Self::Forget { execution, .. } => *execution,
         }
     }
 }
@@ -117,7 +127,11 @@ pub(crate) enum Input {
     Requested {
         request: Box<ActionRequest>,
         recorded: Option<Box<Recorded>>,
+        /// Its cancel arrived before it did.
+        cancelled: bool,
     },
+    /// Control asks to cancel it. `settled` says that the journal knows it as settled long ago.
+    CancelAsked { execution: ExecutionId, settled: bool },
     /// The journal could not take it.
     Untaken { execution: ExecutionId, why: String },
     Ended {
@@ -170,8 +184,14 @@ impl Session {
             let lane = invocation.lane();
             match (&invocation.stage, past) {
                 (Stage::Ended(_), _) => {}
-                (Stage::Started, Some(Past::Running)) => drop(self.running.insert(id, lane)),
+                (Stage::Started, Some(Past::Running)) => {
+                    self.running.insert(id, lane);
+                    if invocation.cancel_asked {
+                        decision.effects.push(Effect::Stop { execution: id });
+                    }
+                }
                 (Stage::Started, Some(Past::Ended(outcome))) => {
+                    let outcome = invocation.judged(outcome);
                     decision.facts.push(Fact::Ended {
                         execution: id,
                         outcome: outcome.clone(),
@@ -183,7 +203,11 @@ impl Session {
                     self.waiting.push_back(id);
                 }
             }
+            let cancel = invocation.cancel_asked;
             self.invocations.insert(id, invocation);
+            if cancel && self.waiting.contains(&id) {
+                self.ended(id, Outcome::of(Ended::CancelledWaiting), &mut decision);
+            }
             ids.push(id);
         }
         self.pump(now, &mut decision);
@@ -197,6 +221,14 @@ impl Session {
 
     pub(crate) fn request(&self, execution: ExecutionId) -> Option<&ActionRequest> {
         Some(&*self.invocations.get(&execution)?.request)
+    }
+
+    /// An end as it is to be told.
+    pub(crate) fn judged(&self, execution: ExecutionId, outcome: Outcome) -> Outcome {
+        match self.invocations.get(&execution) {
+            Some(invocation) => invocation.judged(outcome),
+            None => outcome,
+        }
     }
 
     /// When to look again although nothing has happened.
@@ -214,7 +246,18 @@ impl Session {
     pub(crate) fn handle(&mut self, input: Input, now: Timestamp) -> Decision {
         let mut decision = Decision::default();
         match input {
-            Input::Requested { request, recorded } => self.requested(request, recorded, now, &mut decision),
+            Input::Requested {
+                request,
+                recorded,
+                cancelled,
+            } => self.requested(request, recorded, cancelled, now, &mut decision),
+            Input::CancelAsked { execution, settled } => {
+                if self.knows(execution) {
+                    self.cancel(execution, &mut decision);
+                } else if !settled {
+                    decision.facts.push(Fact::CancelAsked { execution });
+                }
+            }
             Input::Untaken { execution, why } => self.untaken(execution, &why, &mut decision),
             Input::Ended { execution, outcome } => self.ended(execution, outcome, &mut decision),
             Input::Delivered {
@@ -234,6 +277,7 @@ impl Session {
         &mut self,
         request: Box<ActionRequest>,
         recorded: Option<Box<Recorded>>,
+        cancelled: bool,
         now: Timestamp,
         decision: &mut Decision,
     ) {
@@ -254,10 +298,14 @@ impl Session {
                 stage: Stage::Taken,
                 reported: Reported::Nothing,
                 posting: false,
+                cancel_asked: cancelled,
                 volatile: false,
             },
         );
         self.waiting.push_back(id);
+        if cancelled {
+            return self.ended(id, Outcome::of(Ended::CancelledWaiting), decision);
+        }
         self.pump(now, decision);
         if self.waiting.len() > self.queue_max && self.waiting.back() == Some(&id) {
             let why = format!("{} invocations wait already (queue_max)", self.queue_max);
@@ -307,6 +355,25 @@ impl Session {
         }
     }
 
+    /// What waits is withdrawn, what runs is stopped, and what has ended stays as it ended.
+    fn cancel(&mut self, id: ExecutionId, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.get_mut(&id) else {
+            return;
+        };
+        if matches!(invocation.stage, Stage::Ended(_)) {
+            return;
+        }
+        if !invocation.cancel_asked && !invocation.volatile {
+            decision.facts.push(Fact::CancelAsked { execution: id });
+        }
+        invocation.cancel_asked = true;
+        match invocation.stage {
+            Stage::Taken => self.ended(id, Outcome::of(Ended::CancelledWaiting), decision),
+            Stage::Started => decision.effects.push(Effect::Stop { execution: id }),
+            Stage::Ended(_) => {}
+        }
+    }
+
     fn ended(&mut self, id: ExecutionId, outcome: Outcome, decision: &mut Decision) {
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
@@ -316,6 +383,7 @@ impl Session {
         if matches!(invocation.stage, Stage::Ended(_)) {
             return;
         }
+        let outcome = invocation.judged(outcome);
         if !invocation.volatile {
             decision.facts.push(Fact::Ended {
                 execution: id,
@@ -358,6 +426,10 @@ impl Session {
             });
             self.invocations.remove(&id);
         } else {
+            // Nobody waits for it any more. What it did is told all the same, and kept by control as late news.
+            if delivered == Delivered::Settled && invocation.stage == Stage::Started {
+                self.cancel(id, decision);
+            }
             self.post(id, decision);
         }
     }

@@ -158,6 +158,7 @@ impl Listener {
                 .keys
                 .open(data, self.node, now)
                 .map(|request| Event::Requested(Box::new(request))),
+            "action_cancel" => self.keys.open(data, self.node, now).map(Event::CancelAsked),
             "hook_baseline_updated" => self.keys.open(data, self.node, now).map(Event::Approved),
             other => {
                 log::debug!(event = other; "An event of a kind that this version does not know");

@@ -26,6 +26,8 @@ use rustix::{
     process::{Pid, Signal},
 };
 
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+
 use crate::{
     exit::Exit,
     outcome::{Ended, Outcome},
@@ -46,6 +48,14 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
     let spec = run.read_spec()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    // Before the claim is taken: a daemon that finds it taken sends the signal and must not end this process by it.
+    let asked_to_stop = {
+        let _inside = runtime.enter();
+        signal(SignalKind::terminate())?
+    };
     if !run.take_claim(&my_claim(&spec)?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
         return Ok(());
@@ -53,14 +63,11 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let record = run.reserve_record()?;
-    let outcome = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(async {
-            // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked.
-            let hook = io::stdin().as_fd().try_clone_to_owned()?;
-            run_hook(run, &spec, &hook).await
-        })?;
+    let outcome = runtime.block_on(async {
+        // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked.
+        let hook = io::stdin().as_fd().try_clone_to_owned()?;
+        run_hook(run, &spec, &hook, asked_to_stop).await
+    })?;
     run.write_record(record, &outcome)
 }
 
@@ -74,11 +81,11 @@ fn my_claim(spec: &Spec) -> io::Result<Claim> {
     })
 }
 
-async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd) -> io::Result<Outcome> {
+async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Signals) -> io::Result<Outcome> {
     let mut spool = Spool::create(run, spec.output_bytes_max)?;
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
-    let mut watch = tree::Watch::prepare(output)?;
+    let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
     match spawn(spec, hook, write_end) {
         Ok(main) => {
             let limit = Duration::from_millis(spec.limit_ms);

@@ -18,7 +18,10 @@ use muster_shared::{
     ids::{Digest, EventId, ExecutionId, NodeId},
     status::Status,
     time::Timestamp,
-    wire::{ActionKind, ActionRequest, BaselineUpdated, Callback, CapabilityManifest, ViolationReport},
+    wire::{
+        ActionCancel, ActionKind, ActionRequest, BaselineUpdated, Callback, CapabilityManifest,
+        ViolationReport,
+    },
 };
 use tempfile::TempDir;
 
@@ -173,6 +176,19 @@ impl FakeControl {
         }
     }
 
+    /// A cancel of an execution.
+    #[must_use]
+    pub fn cancel(&self, execution: ExecutionId) -> ActionCancel {
+        let now = Timestamp::now();
+        ActionCancel {
+            event_id: EventId::mint(now, chance()),
+            occurred_at: now,
+            execution_id: execution,
+            node_id: self.node_id(),
+            expires_at: now.plus(Duration::from_secs(120)),
+        }
+    }
+
     #[must_use]
     pub fn signer(&self) -> &Signer {
         &self.signer
@@ -188,6 +204,12 @@ impl FakeControl {
     pub fn push_approval(&self, approval: &BaselineUpdated) {
         let envelope = self.signer.seal(approval).expect("an approval is JSON");
         self.push_envelope("hook_baseline_updated", &approval.event_id.to_string(), &envelope);
+    }
+
+    /// Pushes a sealed cancel.
+    pub fn push_cancel(&self, cancel: &ActionCancel) {
+        let envelope = self.signer.seal(cancel).expect("a cancel is JSON");
+        self.push_envelope("action_cancel", &cancel.event_id.to_string(), &envelope);
     }
 
     pub fn push_envelope(&self, event: &str, id: &str, envelope: &Envelope) {

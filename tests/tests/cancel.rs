@@ -330,3 +330,314 @@ async fn a_cancel_that_was_answered_outlives_control() {
         Status::Cancelled
     );
 }
+
+// ---- what a node does
+
+/// Starts a child that leaves the session and will not hear, then waits for the file `go`.
+const STUBBORN: &str = "#!/bin/sh\n\
+    setsid sh -c 'trap \"\" TERM; echo $$ >@DIR@/escaped; while :; do sleep 1; done' &\n\
+    while [ ! -e @DIR@/escaped ]; do sleep 0.02; done\n\
+    echo \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\necho begun\n\
+    while [ ! -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
+const COUNT: &str = "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\n";
+/// Says that it was asked to end, and goes on.
+const DEAF: &str = "#!/bin/sh\ntrap 'echo term >>@DIR@/asked' TERM\n\
+    echo \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\nwhile :; do sleep 0.05; done\n";
+
+async fn ran(node: &Musterd, id: ExecutionId) {
+    until(&format!("{id} runs"), async || {
+        node.trace_lines("ran").contains(&id.to_string()).then_some(())
+    })
+    .await;
+}
+
+async fn at_status(world: &World, id: ExecutionId, node: NodeId, status: Status) {
+    until(&format!("{id} is {status}"), async || {
+        let execution = world.operator.execution(id).await;
+        (target(&execution, node).status == status).then_some(())
+    })
+    .await;
+}
+
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    // A zombie has ended; whoever adopted it has not looked yet.
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+fn error_of(execution: &Execution, node: NodeId) -> String {
+    target(execution, node).error.clone().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_cancelled_while_its_node_was_away_never_runs() {
+    let world = World::new().await;
+    let mut node = world.node("n").hook("count", COUNT).start().await;
+    node.kill9();
+    let sent = world.dispatch(on_node("count", node.id)).await;
+    let answer = world.operator.cancel(sent.id).await;
+    assert_eq!(answer.execution.status, Status::Cancelled);
+    node.start().await;
+    let other = world.run(on_node("count", node.id)).await;
+    assert_eq!(other.status, Status::Succeeded);
+    assert_eq!(node.trace_lines("ran"), [other.id.to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_hook_is_ended_with_everything_it_started() {
+    let world = World::new().await;
+    let node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let sent = world.dispatch(on_node("stubborn", node.id)).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    let answer = world.operator.cancel(sent.id).await;
+    assert_eq!(outcomes(&answer), [CancelEffect::Asked]);
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    // The shell that will not hear, and perhaps what it waits for.
+    let error = error_of(&settled, node.id);
+    assert!(
+        error.starts_with("cancelled: ended on request, ")
+            && error.ends_with(" process(es) had to be killed"),
+        "{error}"
+    );
+    assert!(!lives(&node.trace("escaped")), "the child outlives its hook");
+    assert_eq!(world.operator.output(sent.id, node.id).await, b"begun\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_behind_another_hook_is_withdrawn() {
+    let world = World::new().await;
+    let node = world
+        .node("n")
+        .hook("stubborn", STUBBORN)
+        .hook("count", COUNT)
+        .start()
+        .await;
+    let first = world.dispatch(on_node("stubborn", node.id)).await;
+    ran(&node, first.id).await;
+    let second = world.dispatch(on_node("count", node.id)).await;
+    at_status(&world, second.id, node.id, Status::Ack).await;
+    let _ = world.operator.cancel(second.id).await;
+    let settled = world.settled(second.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    assert_eq!(error_of(&settled, node.id), "cancelled: it had not started");
+    let way: Vec<String> = told(&world, second.id).into_iter().map(|event| event.1).collect();
+    assert_eq!(way, ["ack", "started", "cancelled"]);
+
+    std::fs::write(node.dir.join("go"), "").unwrap();
+    let first = world.settled(first.id).await;
+    assert_eq!(first.status, Status::Succeeded, "{first:#?}");
+    assert_eq!(node.trace_lines("ran"), [first.id.to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_dead_node_ends_and_the_node_stops_the_hook_when_it_is_back() {
+    let world = World::with_config(Some("[limits]\ncancel_grace_seconds = 2\n")).await;
+    let mut node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let sent = world.dispatch(on_node("stubborn", node.id)).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    node.kill9();
+    let _ = world.operator.cancel(sent.id).await;
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    assert_eq!(
+        error_of(&settled, node.id),
+        "cancelled: the node did not confirm (unreachable)"
+    );
+    let escaped = node.trace("escaped");
+    assert!(lives(&escaped), "nobody could have ended it");
+    node.start().await;
+    until("the hook is ended", async || (!lives(&escaped)).then_some(())).await;
+    assert_eq!(
+        world.operator.execution(sent.id).await.updated_at,
+        settled.updated_at
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_comes_back_is_asked_and_ends_the_hook_that_lived_on() {
+    let world = World::new().await;
+    let mut node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let sent = world.dispatch(on_node("stubborn", node.id)).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    node.kill9();
+    let _ = world.operator.cancel(sent.id).await;
+    node.start().await;
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    assert!(
+        error_of(&settled, node.id).starts_with("cancelled: ended on request"),
+        "{settled:#?}"
+    );
+    assert!(!lives(&node.trace("escaped")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_may_die_right_after_it_answered_a_cancel() {
+    let mut world = World::new().await;
+    let node = world
+        .node("n")
+        .config("backoff_max_seconds = 1\n")
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
+    let sent = world.dispatch(on_node("stubborn", node.id)).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    let _ = world.operator.cancel(sent.id).await;
+    world.kill9();
+    world.start().await;
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    assert!(
+        error_of(&settled, node.id).starts_with("cancelled: ended on request"),
+        "{settled:#?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_may_die_while_it_waits_for_a_hook_to_end() {
+    let world = World::new().await;
+    let mut node = world
+        .node("n")
+        .config("stop_grace_seconds = 2\n")
+        .hook("deaf", DEAF)
+        .start()
+        .await;
+    let sent = world.dispatch(on_node("deaf", node.id)).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    let _ = world.operator.cancel(sent.id).await;
+    until("the hook is asked to end", async || {
+        (!node.trace("asked").is_empty()).then_some(())
+    })
+    .await;
+    node.kill9();
+    node.start().await;
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Cancelled);
+    let error = error_of(&settled, node.id);
+    assert!(
+        error.starts_with("cancelled: ended on request, ") && error.contains("had to be killed"),
+        "{error}"
+    );
+}
+
+// ---- what no control would say, or seldom does
+
+async fn counting() -> (FakeControl, Musterd) {
+    let control = FakeControl::new().await;
+    let node = control
+        .start_node(|node| {
+            node.install_hook("count", COUNT);
+            node.install_hook("stubborn", STUBBORN);
+        })
+        .await;
+    (control, node)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_after_its_cancel_is_not_run_not_even_after_a_restart() {
+    let (control, mut node) = counting().await;
+    let before = control.hook_request("count", node.hook_digest("count"));
+    control.push_cancel(&control.cancel(before.execution_id));
+    let later = control.hook_request("count", node.hook_digest("count"));
+    control.push_cancel(&control.cancel(later.execution_id));
+    control.push(&before);
+    let ended = control.outcome(before.execution_id).await;
+    assert_eq!(ended.status, Status::Cancelled);
+    assert_eq!(
+        control.advances(before.execution_id),
+        [Status::Ack, Status::Started, Status::Cancelled]
+    );
+    node.kill9();
+    control.launch(&mut node).await;
+    control.push(&later);
+    assert_eq!(
+        control.outcome(later.execution_id).await.status,
+        Status::Cancelled
+    );
+    assert_eq!(node.trace("ran"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_what_has_ended_changes_nothing() {
+    let (control, node) = counting().await;
+    let request = control.hook_request("count", node.hook_digest("count"));
+    control.push(&request);
+    assert_eq!(
+        control.outcome(request.execution_id).await.status,
+        Status::Succeeded
+    );
+    control.push_cancel(&control.cancel(request.execution_id));
+    let other = control.hook_request("count", node.hook_digest("count"));
+    control.push(&other);
+    assert_eq!(
+        control.outcome(other.execution_id).await.status,
+        Status::Succeeded
+    );
+    assert_eq!(
+        control.advances(request.execution_id),
+        [Status::Ack, Status::Started, Status::Succeeded]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_does_not_verify_stops_nothing() {
+    let (control, node) = counting().await;
+    let request = control.hook_request("stubborn", node.hook_digest("stubborn"));
+    control.push(&request);
+    ran(&node, request.execution_id).await;
+
+    let cancel = control.cancel(request.execution_id);
+    let stranger = muster_shared::envelope::Signer::from_seed(&muster_tests::chance());
+    control.push_envelope("action_cancel", "1", &stranger.seal(&cancel).unwrap());
+    let mut expired = cancel.clone();
+    expired.expires_at = Timestamp::now().minus(Duration::from_secs(60));
+    control.push_cancel(&expired);
+    let mut foreign = cancel.clone();
+    foreign.node_id = NodeId::mint(Timestamp::now(), muster_tests::chance());
+    control.push_cancel(&foreign);
+    // Sound, under the name of another kind.
+    control.push_envelope("action_request", "2", &control.signer().seal(&cancel).unwrap());
+    let probe = control.request("ping", ActionKind::Builtin);
+    control.push(&probe);
+    let _ = control.outcome(probe.execution_id).await;
+
+    std::fs::write(node.dir.join("go"), "").unwrap();
+    assert_eq!(
+        control.outcome(request.execution_id).await.status,
+        Status::Succeeded
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_began_before_its_acknowledgement_was_refused_is_stopped() {
+    use muster_tests::fake_control::AnswerWith;
+    let (control, node) = counting().await;
+    let request = control.hook_request("stubborn", node.hook_digest("stubborn"));
+    // The first callback is held up by failures while the hook starts; then control has cancelled it.
+    control.answer_next([
+        AnswerWith::Status(503),
+        AnswerWith::Status(503),
+        AnswerWith::Status(409),
+    ]);
+    control.push(&request);
+    until("the hook is stopped and its end is told", async || {
+        control
+            .callbacks(request.execution_id)
+            .iter()
+            .any(|taken| taken.callback.status.is_terminal())
+            .then_some(())
+    })
+    .await;
+    let escaped = node.trace("escaped");
+    assert!(escaped.is_empty() || !lives(&escaped));
+    assert!(!node.trace("ran").contains("done"));
+    // This control holds it for pending, so that what the node tells further does not fit.
+    let _ = control.take_complaints();
+}

@@ -51,8 +51,9 @@ impl Daemon {
             Ok(Found::Running(supervisor)) => {
                 log::info!(execution_id:% = execution, action:% = action; "Found a running hook again");
                 let runner = Arc::clone(&self.runner);
+                let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.adopt(execution, attempt, supervisor).await;
+                    let outcome = runner.adopt(execution, attempt, supervisor, stop_asked).await;
                     Event::Ended { execution, outcome }
                 });
                 Some(Past::Running)

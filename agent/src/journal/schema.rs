@@ -32,6 +32,13 @@ CREATE TABLE IF NOT EXISTS invocation (
 CREATE INDEX IF NOT EXISTS invocation_owed ON invocation (taken_order) WHERE reported <> 'terminal';
 CREATE INDEX IF NOT EXISTS invocation_settled ON invocation (expires_ms) WHERE reported = 'terminal';
 
+-- What control took back, also what has not arrived here yet: such a request is not run when it comes.
+CREATE TABLE IF NOT EXISTS cancel (
+    execution_id TEXT PRIMARY KEY,
+    asked_ms     INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS cancel_asked ON cancel (asked_ms);
+
 CREATE TABLE IF NOT EXISTS baseline (
     hook        TEXT PRIMARY KEY,
     digest      TEXT NOT NULL,

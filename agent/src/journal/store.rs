@@ -1,9 +1,11 @@
 //! The statements, one function per fact.
 
+use std::time::Duration;
+
 use muster_shared::{
     ids::{ActionName, Digest, ExecutionId},
     time::Timestamp,
-    wire::DetectedBy,
+    wire::{DetectedBy, TIMEOUT_SECONDS_MAX},
 };
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -22,7 +24,13 @@ pub(crate) struct Violation {
     pub(crate) detected_by: DetectedBy,
 }
 
-const INVOCATION: &str = "SELECT execution_id, request, attempt, stage, outcome, reported FROM invocation";
+const INVOCATION: &str = "SELECT execution_id, request, attempt, stage, outcome, reported,
+    EXISTS (SELECT 1 FROM cancel WHERE cancel.execution_id = invocation.execution_id) FROM invocation";
+
+/// Cancels of what has not arrived here that are remembered; past it the oldest go.
+const CANCELS_MAX: i64 = 10_000;
+/// No request is good for longer, so a cancel that is older concerns none that may still arrive.
+const REQUEST_LIFE_MAX: Duration = Duration::from_secs(TIMEOUT_SECONDS_MAX as u64);
 
 impl Store {
     pub(super) const fn new(connection: Connection) -> Self {
@@ -48,6 +56,14 @@ impl Store {
             .transpose()
     }
 
+    /// Whether control took it back before it arrived here.
+    pub(crate) fn is_cancelled(&mut self, execution: ExecutionId) -> Result<bool, JournalError> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM cancel WHERE execution_id = ?1)")?;
+        Ok(statement.query_row([execution.to_string()], |row| row.get(0))?)
+    }
+
     /// What is not settled with control, in the order it was taken.
     pub(crate) fn owed(&mut self) -> Result<Vec<Recorded>, JournalError> {
         let mut statement = self.connection.prepare(&format!(
@@ -60,6 +76,11 @@ impl Store {
     /// Forgets what control has taken and what no valid request can name any more.
     pub(crate) fn prune(&mut self, before: Timestamp) -> Result<usize, JournalError> {
         const BATCH: i64 = 1000;
+        self.connection.execute(
+            "DELETE FROM cancel WHERE asked_ms < ?1 AND execution_id NOT IN (
+                 SELECT execution_id FROM invocation WHERE reported <> 'terminal')",
+            [before.minus(REQUEST_LIFE_MAX).as_millis()],
+        )?;
         Ok(self.connection.execute(
             "DELETE FROM invocation WHERE execution_id IN (
                  SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1 LIMIT ?2)",
@@ -201,6 +222,19 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
         Fact::Started { execution, attempt } => connection
             .prepare_cached("UPDATE invocation SET stage = 'started', attempt = ?2 WHERE execution_id = ?1")?
             .execute(params![execution.to_string(), attempt])?,
+        Fact::CancelAsked { execution } => {
+            connection
+                .prepare_cached("INSERT OR IGNORE INTO cancel (execution_id, asked_ms) VALUES (?1, ?2)")?
+                .execute(params![execution.to_string(), now])?;
+            connection
+                .prepare_cached(
+                    "DELETE FROM cancel WHERE execution_id IN (
+                         SELECT execution_id FROM cancel WHERE execution_id NOT IN (
+                             SELECT execution_id FROM invocation WHERE reported <> 'terminal')
+                         ORDER BY asked_ms DESC LIMIT -1 OFFSET ?1)",
+                )?
+                .execute([CANCELS_MAX])?
+        }
         Fact::Ended { execution, outcome } => connection
             .prepare_cached("UPDATE invocation SET stage = 'ended', outcome = ?2 WHERE execution_id = ?1")?
             .execute(params![execution.to_string(), to_json("invocation", *execution, "outcome", outcome)?])?,
@@ -227,6 +261,7 @@ fn recorded(row: &Row<'_>) -> Result<Recorded, JournalError> {
         request: from_json("invocation", &key, "request", &row.get::<_, String>(1)?)?,
         attempt,
         stage,
+        cancel_asked: row.get(6)?,
         reported: Reported::parse(&reported)
             .ok_or_else(|| corrupt("invocation", &key, "reported", reported.clone()))?,
     })

@@ -133,6 +133,55 @@ fn only_what_is_settled_and_long_expired_is_forgotten() {
 }
 
 #[test]
+fn a_cancel_is_remembered_with_its_invocation_and_before_it_arrives_and_in_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let day = i64::from(muster_shared::wire::TIMEOUT_SECONDS_MAX) * 1000;
+    let (taken, ahead) = (request(1, 100), request(2, 100));
+    let cancel = |request: &ActionRequest| Fact::CancelAsked {
+        execution: request.execution_id,
+    };
+    let mut store = opened(&dir);
+    store
+        .record(
+            &[Fact::Taken(Arc::clone(&taken)), cancel(&taken), cancel(&ahead)],
+            at(1),
+        )
+        .unwrap();
+    // Asked again, it is the same cancel.
+    store.record(&[cancel(&ahead)], at(2)).unwrap();
+    drop(store);
+    let mut store = opened(&dir);
+    assert!(store.owed().unwrap()[0].cancel_asked);
+    assert!(store.is_cancelled(ahead.execution_id).unwrap());
+    assert!(!store.is_cancelled(request(3, 100).execution_id).unwrap());
+
+    store.prune(at(day)).unwrap();
+    assert!(store.is_cancelled(ahead.execution_id).unwrap());
+    store.prune(at(day + 2)).unwrap();
+    assert!(!store.is_cancelled(ahead.execution_id).unwrap());
+    assert!(store.owed().unwrap()[0].cancel_asked, "it lives still");
+
+    let many: Vec<Fact> = (0..10_001_u32)
+        .map(|n| {
+            let mut chance = [0; 10];
+            chance[..4].copy_from_slice(&n.to_be_bytes());
+            Fact::CancelAsked {
+                execution: ExecutionId::mint(at(5), chance),
+            }
+        })
+        .collect();
+    store.record(&many[..10_000], at(5)).unwrap();
+    store.record(&many[10_000..], at(6)).unwrap();
+    assert!(store.is_cancelled(many[10_000].execution()).unwrap());
+    let kept = many
+        .iter()
+        .filter(|fact| store.is_cancelled(fact.execution()).unwrap())
+        .count();
+    assert_eq!(kept, 10_000);
+    assert!(store.owed().unwrap()[0].cancel_asked, "it lives still");
+}
+
+#[test]
 fn a_baseline_stays_until_a_newer_approval() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(&dir);

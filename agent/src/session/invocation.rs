@@ -67,6 +67,7 @@ pub(super) struct Invocation {
     pub(super) stage: Stage,
     pub(super) reported: Reported,
     pub(super) posting: bool,
+    pub(super) cancel_asked: bool,
     /// Known to this process only, because the journal could not take it.
     pub(super) volatile: bool,
 }
@@ -79,6 +80,7 @@ impl Invocation {
             stage: row.stage,
             reported: row.reported,
             posting: false,
+            cancel_asked: row.cancel_asked,
             volatile: false,
         }
     }
@@ -87,6 +89,15 @@ impl Invocation {
         match self.request.kind {
             ActionKind::Builtin => Lane::ReadOnly,
             ActionKind::Hook => Lane::Serial,
+        }
+    }
+
+    /// An end as it is to be told.
+    pub(super) fn judged(&self, outcome: Outcome) -> Outcome {
+        if self.cancel_asked {
+            outcome.of_cancelled()
+        } else {
+            outcome
         }
     }
 

@@ -45,6 +45,21 @@ fn new(request: ActionRequest) -> Input {
     Input::Requested {
         request: Box::new(request),
         recorded: None,
+        cancelled: false,
+    }
+}
+
+fn cancel(n: u8) -> Input {
+    Input::CancelAsked {
+        execution: id(n),
+        settled: false,
+    }
+}
+
+fn stopped(n: u8) -> Input {
+    Input::Ended {
+        execution: id(n),
+        outcome: Outcome::of(Ended::Stopped { processes_killed: 0 }),
     }
 }
 
@@ -83,6 +98,7 @@ fn short(decision: &Decision) -> String {
     let fact = |fact: &Fact| match fact {
         Fact::Taken(request) => format!("taken {}", number(request.execution_id)),
         Fact::Started { execution, attempt } => format!("started {}.{attempt}", number(*execution)),
+        Fact::CancelAsked { execution } => format!("cancel {}", number(*execution)),
         Fact::Ended { execution, outcome } => format!("ended {} {}", number(*execution), outcome.status()),
         Fact::Reported { execution, reported } => {
             format!("reported {} {}", number(*execution), reported.as_str())
@@ -90,6 +106,7 @@ fn short(decision: &Decision) -> String {
     };
     let effect = |effect: &Effect| match effect {
         Effect::Start { request, attempt } => format!("start {}.{attempt}", number(request.execution_id)),
+        Effect::Stop { execution } => format!("stop {}", number(*execution)),
         Effect::Post(errand) => format!("post {} {}", number(errand.request.execution_id), errand.status),
         Effect::Forget { execution, .. } => format!("forget {}", number(*execution)),
     };
@@ -127,6 +144,14 @@ fn row(request: ActionRequest, attempt: u32, stage: Stage, reported: Reported) -
         attempt,
         stage,
         reported,
+        cancel_asked: false,
+    }
+}
+
+fn cancelled(row: Recorded) -> Recorded {
+    Recorded {
+        cancel_asked: true,
+        ..row
     }
 }
 
@@ -172,6 +197,7 @@ fn a_request_that_was_settled_long_ago_is_answered_from_the_journal() {
         Input::Requested {
             request: Box::new(hook(1)),
             recorded,
+            cancelled: false,
         },
         "reported 1 nothing | post 1 ack",
     );
@@ -354,5 +380,122 @@ fn a_second_ending_changes_nothing() {
             outcome: Outcome::of(Ended::Expired),
         },
         " | ",
+    );
+}
+
+#[test]
+fn a_cancel_of_what_waits_walks_the_legal_statuses_and_starts_nothing() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(new(hook(2)), at(0));
+    // The acknowledgement is on its way still.
+    tried.expect(cancel(2), "cancel 2, ended 2 cancelled | ");
+    tried.expect(told(2, Status::Ack), "reported 2 ack | post 2 started");
+    tried.expect(told(2, Status::Started), "reported 2 started | post 2 cancelled");
+    tried.expect(cancel(2), " | ");
+    tried.expect(told(2, Status::Cancelled), "reported 2 terminal | forget 2");
+    tried.expect(done(1), "ended 1 succeeded | ");
+}
+
+#[test]
+fn a_cancel_of_what_runs_is_recorded_once_and_ends_with_the_supervisors_word() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(told(1, Status::Ack), at(0));
+    let _ = tried.0.handle(told(1, Status::Started), at(0));
+    let _ = tried.0.handle(new(hook(2)), at(0));
+    tried.expect(cancel(1), "cancel 1 | stop 1");
+    tried.expect(cancel(1), " | stop 1");
+    tried.expect(
+        stopped(1),
+        "ended 1 cancelled, started 2.1 | post 1 cancelled, start 2.1",
+    );
+}
+
+#[test]
+fn what_ended_before_it_could_be_stopped_is_told_as_it_ended() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(cancel(1), at(0));
+    tried.expect(done(1), "ended 1 succeeded | ");
+    tried.expect(cancel(1), " | ");
+}
+
+#[test]
+fn a_stop_is_a_cancel_only_where_one_was_asked_for() {
+    let error = |asked: bool| {
+        let mut tried = Tried::new();
+        let _ = tried.0.handle(new(hook(1)), at(0));
+        if asked {
+            let _ = tried.0.handle(cancel(1), at(0));
+        }
+        let decision = tried.0.handle(stopped(1), at(0));
+        let Some(Fact::Ended { outcome, .. }) = decision.facts.first() else {
+            panic!("{decision:?}")
+        };
+        outcome.callback(None).error.unwrap()
+    };
+    assert_eq!(error(true), "cancelled: ended on request");
+    assert_eq!(error(false), "stopped on the node");
+}
+
+#[test]
+fn a_cancel_that_comes_first_keeps_its_request_from_running() {
+    let mut tried = Tried::new();
+    tried.expect(cancel(1), "cancel 1 | ");
+    let late = Input::Requested {
+        request: Box::new(hook(1)),
+        recorded: None,
+        cancelled: true,
+    };
+    tried.expect(late, "taken 1, ended 1 cancelled | post 1 ack");
+    assert_eq!(tried.0.running(), 0);
+    // One that was settled long ago is not remembered again.
+    let old = Input::CancelAsked {
+        execution: id(2),
+        settled: true,
+    };
+    tried.expect(old, " | ");
+}
+
+#[test]
+fn what_runs_and_is_settled_at_control_is_stopped_and_reported_to_its_end() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    tried.expect(
+        answered(1, Status::Ack, Delivered::Settled),
+        "reported 1 ack, cancel 1 | stop 1, post 1 started",
+    );
+    let _ = tried
+        .0
+        .handle(answered(1, Status::Started, Delivered::Settled), at(0));
+    tried.expect(stopped(1), "ended 1 cancelled | post 1 cancelled");
+    tried.expect(
+        answered(1, Status::Cancelled, Delivered::Taken),
+        "reported 1 terminal | forget 1",
+    );
+}
+
+#[test]
+fn a_restart_goes_on_with_a_cancel() {
+    let stopped = Outcome::of(Ended::Stopped { processes_killed: 0 });
+    Tried::recovered(
+        vec![
+            (
+                cancelled(row(hook(1), 1, Stage::Started, Reported::Started)),
+                Some(Past::Running),
+            ),
+            (cancelled(row(hook(2), 0, Stage::Taken, Reported::Ack)), None),
+            (
+                cancelled(row(hook(3), 1, Stage::Started, Reported::Ack)),
+                Some(Past::NeverRan),
+            ),
+            (
+                cancelled(row(hook(4), 1, Stage::Started, Reported::Started)),
+                Some(Past::Ended(stopped)),
+            ),
+        ],
+        "ended 2 cancelled, ended 3 cancelled, ended 4 cancelled | \
+         stop 1, post 2 started, post 3 started, post 4 cancelled",
     );
 }

@@ -233,8 +233,22 @@ fn a_supervisor_that_is_asked_to_stop_stops_the_hook() {
     );
     let hook = said(&dir, "pid");
     rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
-    assert_eq!(run.ended().outcome.ended, Ended::Stopped { killed: false });
+    assert_eq!(run.ended().outcome.ended, Ended::Stopped { processes_killed: 0 });
     assert!(gone(&hook));
+}
+
+#[test]
+fn a_stop_ends_the_tree_with_those_who_will_not_hear_and_counts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"\n\
+                  setsid sh -c 'trap \"\" TERM; echo $$ >escaped; while :; do read -r x </dev/zero; done' & sleep 600\n";
+    let run = start(script, with_dir(&dir));
+    let escaped = said(&dir, "escaped");
+    rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
+    let ran = run.ended();
+    assert_eq!(ran.outcome.ended, Ended::Stopped { processes_killed: 1 });
+    assert_eq!(ran.outcome.remark, None);
+    assert!(gone(&escaped));
 }
 
 #[test]

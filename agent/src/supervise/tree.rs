@@ -42,12 +42,12 @@ enum Phase {
 }
 
 impl Watch {
-    /// Signals are caught from here on, so a hook that ends at once is not missed.
-    pub(super) fn prepare(output: OwnedFd) -> io::Result<Self> {
+    /// The ends of children are caught from here on, so a hook that ends at once is not missed.
+    pub(super) fn prepare(output: OwnedFd, asked_to_stop: SignalStream) -> io::Result<Self> {
         Ok(Self {
             output: Some(pipe::Receiver::from_owned_fd(output)?),
             child_ended: signal(SignalKind::child())?,
-            asked_to_stop: signal(SignalKind::terminate())?,
+            asked_to_stop,
             buffer: vec![0; 64 * 1024],
         })
     }
@@ -65,7 +65,7 @@ impl Watch {
         let mut deadline = Instant::now() + limit;
         let mut status = None;
         let mut stopped: Option<Why> = None;
-        let mut killed = false;
+        let mut killed = None;
         loop {
             let everyone_gone = reap(main, &mut status);
             if status.is_some() {
@@ -89,24 +89,32 @@ impl Watch {
                     (phase, deadline) = (Phase::Stopping, Instant::now() + grace);
                 }
                 Phase::Stopping => {
-                    killed = true;
-                    make_end(main);
+                    killed = Some(make_end(main));
                     (phase, deadline) = (Phase::Killing, Instant::now() + KILL_WAIT);
                 }
                 Phase::Killing | Phase::Draining => break,
             }
         }
-        let remark = self.end_the_rest(main, &mut status, spool).await;
-        (ending(status, stopped, limit, killed), remark)
+        let rest = self.end_the_rest(main, &mut status, spool).await;
+        let processes_killed = killed.unwrap_or(0).max(rest.left_behind);
+        match stopped {
+            Some(Why::Asked) => {
+                let processes_killed = u32::try_from(processes_killed).unwrap_or(u32::MAX);
+                (Ended::Stopped { processes_killed }, rest.stuck())
+            }
+            Some(Why::Timeout) => {
+                let ended = Ended::TimedOut {
+                    limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                    killed: killed.is_some(),
+                };
+                (ended, rest.remark())
+            }
+            None => (ending(status), rest.remark()),
+        }
     }
 
     /// Kills until nothing is left: a process may be born while the others are being counted.
-    async fn end_the_rest(
-        &mut self,
-        main: Pid,
-        status: &mut Option<WaitStatus>,
-        spool: &mut Spool,
-    ) -> Option<String> {
+    async fn end_the_rest(&mut self, main: Pid, status: &mut Option<WaitStatus>, spool: &mut Spool) -> Rest {
         let give_up = Instant::now() + KILL_WAIT;
         let mut left_behind = 0;
         while !reap(main, status) {
@@ -116,12 +124,18 @@ impl Watch {
                 procfs::signal(process, Signal::KILL);
             }
             if Instant::now() > give_up {
-                return Some("processes that it started could not be killed".to_owned());
+                return Rest {
+                    left_behind,
+                    stuck: true,
+                };
             }
             sleep(Duration::from_millis(10)).await;
         }
         self.read_what_is_there(spool);
-        (left_behind > 0).then(|| format!("{left_behind} left-behind process(es) were killed"))
+        Rest {
+            left_behind,
+            stuck: false,
+        }
     }
 
     /// Whoever still holds the pipe is no longer of interest, what lies in it is.
@@ -130,6 +144,24 @@ impl Watch {
         while let Ok(count @ 1..) = output.try_read(&mut self.buffer) {
             spool.write(&self.buffer[..count]);
         }
+    }
+}
+
+/// What was left once the hook itself had ended.
+struct Rest {
+    left_behind: usize,
+    stuck: bool,
+}
+
+impl Rest {
+    fn stuck(&self) -> Option<String> {
+        self.stuck
+            .then(|| "processes that it started could not be killed".to_owned())
+    }
+
+    fn remark(&self) -> Option<String> {
+        let killed = format!("{} left-behind process(es) were killed", self.left_behind);
+        self.stuck().or((self.left_behind > 0).then_some(killed))
     }
 }
 
@@ -165,29 +197,27 @@ fn ask_to_end(main: Pid) {
     }
 }
 
-fn make_end(main: Pid) {
+/// Says how many were still there.
+fn make_end(main: Pid) -> usize {
+    let there = procfs::descendants(rustix::process::getpid().as_raw_nonzero().get());
     let _ = kill_process_group(main, Signal::KILL);
     for process in procfs::descendants(rustix::process::getpid().as_raw_nonzero().get()) {
         procfs::signal(process, Signal::KILL);
     }
+    there.len()
 }
 
-fn ending(status: Option<WaitStatus>, stopped: Option<Why>, limit: Duration, killed: bool) -> Ended {
-    match (stopped, status) {
-        (Some(Why::Timeout), _) => Ended::TimedOut {
-            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            killed,
-        },
-        (Some(Why::Asked), _) => Ended::Stopped { killed },
-        (None, Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Ended::Exited { code },
-            (None, Some(signal)) => Ended::Signalled { signal },
-            (None, None) => Ended::Lost {
-                why: "the hook ended in a way that the system did not tell".to_owned(),
-            },
-        },
-        (None, None) => Ended::Lost {
+fn ending(status: Option<WaitStatus>) -> Ended {
+    let Some(status) = status else {
+        return Ended::Lost {
             why: "the hook could not be waited for".to_owned(),
+        };
+    };
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Ended::Exited { code },
+        (None, Some(signal)) => Ended::Signalled { signal },
+        (None, None) => Ended::Lost {
+            why: "the hook ended in a way that the system did not tell".to_owned(),
         },
     }
 }
