@@ -10,6 +10,7 @@ use muster_shared::{
 
 use crate::{
     client::{Client, Route},
+    execution_cancel::{self, CancelArgs},
     execution_output::{self, OutputArgs},
     execution_show,
     exit::Exit,
@@ -24,6 +25,8 @@ pub(crate) enum ExecutionCommand {
     Show(IdArgs),
     /// Wait until every node has ended; the exit code is that of `run --wait`
     Watch(WatchArgs),
+    /// Take it back: what waits never runs, what runs is ended
+    Cancel(CancelArgs),
     /// What the action wrote
     Output(OutputArgs),
 }
@@ -47,6 +50,7 @@ pub(crate) async fn run(session: &Session, command: ExecutionCommand) -> Result<
     match command {
         ExecutionCommand::Show(args) => show(session, &args).await,
         ExecutionCommand::Watch(args) => watch(session, &args).await,
+        ExecutionCommand::Cancel(args) => execution_cancel::run(session, &args).await,
         ExecutionCommand::Output(args) => execution_output::run(session, &args).await,
     }
 }

@@ -10,6 +10,7 @@ mod client;
 mod contexts;
 mod contexts_file;
 mod execution;
+mod execution_cancel;
 mod execution_output;
 mod execution_show;
 mod executions;

@@ -2,9 +2,22 @@
 
 use std::{future, time::Duration};
 
-use muster_shared::{ids::ProjectId, time::parse_duration, wire::Execution};
+use muster_shared::{
+    ids::{NodeId, ProjectId},
+    time::parse_duration,
+    wire::Execution,
+};
+use tokio::sync::Notify;
 
-use crate::{client::Client, exit::Exit, failure::Failure, follow, progress::Progress, render::Screen};
+use crate::{
+    client::Client,
+    execution,
+    exit::Exit,
+    failure::Failure,
+    follow::{self, News},
+    progress::Progress,
+    render::Screen,
+};
 
 /// Ends with the settled execution, however often control goes away meanwhile.
 pub(crate) async fn until_settled(
@@ -14,7 +27,28 @@ pub(crate) async fn until_settled(
     limit: Option<Duration>,
     screen: &Screen,
 ) -> Result<Execution, Failure> {
+    until_ended(client, project, (execution, None), limit, screen).await
+}
+
+/// The same, or no longer than until one node has ended it.
+pub(crate) async fn until_ended(
+    client: &Client,
+    project: ProjectId,
+    (execution, node): (&Execution, Option<NodeId>),
+    limit: Option<Duration>,
+    screen: &Screen,
+) -> Result<Execution, Failure> {
     let mut progress = Progress::new(screen, execution);
+    let ended = Notify::new();
+    let mut tell = |news: News| {
+        if let News::Changed(event) = &news
+            && Some(event.node_id) == node
+            && event.to.is_terminal()
+        {
+            ended.notify_one();
+        }
+        progress.tell(news);
+    };
     let over = async {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,
@@ -28,7 +62,8 @@ pub(crate) async fn until_settled(
         }
     };
     tokio::select! {
-        settled = follow::until_settled(client, project, execution.id, |news| progress.tell(news)) => settled,
+        settled = follow::until_settled(client, project, execution.id, &mut tell) => settled,
+        () = ended.notified() => execution::read(client, project, execution.id).await,
         () = over => Err(Failure::WaitOver { execution: execution.id, limit: limit.unwrap_or_default() }),
         () = interrupted => Err(Failure::Interrupted { execution: execution.id }),
     }

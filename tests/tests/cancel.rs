@@ -641,3 +641,88 @@ async fn a_hook_that_began_before_its_acknowledgement_was_refused_is_stopped() {
     // This control holds it for pending, so that what the node tells further does not fit.
     let _ = control.take_complaints();
 }
+
+// ---- what an operator types
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_cancels_waits_and_tells_by_its_exit_code() {
+    let world = World::new().await;
+    let node = world
+        .node("n")
+        .labels("fleet=f")
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
+    let away = BareNode::enroll(&world, "fleet=f").await;
+    away.declare(&[("stubborn", node.hook_digest("stubborn"))]).await;
+    let sent = world.dispatch(on("stubborn", "fleet=f")).await;
+    ran(&node, sent.id).await;
+    at_status(&world, sent.id, node.id, Status::Started).await;
+    let id = sent.id.to_string();
+    let muster = async |args: &[&str]| {
+        let args = [&["execution", "cancel", id.as_str()], args].concat();
+        world.operator.muster(&args).await
+    };
+
+    let said = muster(&["--node", &away.id.to_string(), "-o", "json"])
+        .await
+        .expect(0);
+    assert_eq!(said.json()["outcomes"][0]["outcome"], "cancelled");
+    assert!(said.stderr.contains("cancelled it on 1 node"), "{}", said.stderr);
+    let said = muster(&["--node", &node.id.to_string(), "--wait"])
+        .await
+        .expect(0);
+    assert!(
+        said.stdout.contains("cancelled: ended on request"),
+        "{}",
+        said.stdout
+    );
+    let said = muster(&[]).await.expect(0);
+    assert!(said.stdout.contains("settled"), "{}", said.stdout);
+    let _ = muster(&["--wait"]).await.expect(0);
+    let _ = muster(&["--node", "nobody"]).await.expect(5);
+    // To whoever waits for the action itself, a cancel is none of its successes.
+    let _ = world
+        .operator
+        .muster(&["execution", "watch", &id])
+        .await
+        .expect(3);
+    let nothing = ExecutionId::mint(Timestamp::now(), muster_tests::chance()).to_string();
+    let _ = world
+        .operator
+        .muster(&["execution", "cancel", &nothing])
+        .await
+        .expect(5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_for_one_node_does_not_wait_for_the_others() {
+    let world = World::new().await;
+    let node = world
+        .node("n")
+        .labels("fleet=f")
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
+    let other = BareNode::enroll(&world, "fleet=f").await;
+    other.declare(&[("stubborn", node.hook_digest("stubborn"))]).await;
+    let sent = world.dispatch(on("stubborn", "fleet=f")).await;
+    ran(&node, sent.id).await;
+    let id = sent.id.to_string();
+    let said = world
+        .operator
+        .muster(&[
+            "execution",
+            "cancel",
+            &id,
+            "--node",
+            &node.id.to_string(),
+            "--wait",
+        ])
+        .await
+        .expect(0);
+    assert!(said.stdout.contains("cancelled"), "{}", said.stdout);
+    let open = world.operator.execution(sent.id).await;
+    assert_eq!(target(&open, other.id).status, Status::Pending);
+    let _ = world.operator.cancel(sent.id).await;
+}
