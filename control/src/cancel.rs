@@ -80,6 +80,7 @@ pub(crate) async fn cancel(
         "cancelled: {} took it back before the node had it",
         requester.subject
     );
+    control.node_streams.note_cancel(now);
     let (ended, _) = tx
         .cancel_targets(execution, &untaken, &[Status::Pending], &why, now)
         .await?;

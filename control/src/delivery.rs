@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use muster_shared::{
     envelope::Envelope,
     ids::{EventId, NodeId},
+    status::Status,
     time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated},
 };
@@ -28,6 +29,9 @@ const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 const REDELIVER_BATCH: u32 = 1000;
 /// How long a cancel or an approval on the wire is good for. Both are signed anew on every connect.
 const NOTICE_TTL: Duration = Duration::from_secs(10 * 60);
+
+/// For how long after a cancel an action is asked about again before it goes onto a stream.
+const BUFFERED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// One event as it goes onto a stream.
 pub(crate) struct Frame {
@@ -104,6 +108,25 @@ pub(crate) fn sign(
         }
     };
     Ok(Frame { id, event, envelope })
+}
+
+/// Whether something that waited for its turn on a stream is to be sent still. Asked of the database only where a cancel
+/// was lately: a node that gets what was cancelled all the same is refused its acknowledgement.
+pub(crate) async fn still_owed(control: &Control, node: NodeId, owed: &Owed, now: Timestamp) -> bool {
+    let execution = match owed {
+        Owed::Action { execution, .. } => execution.id,
+        Owed::Cancel { .. } | Owed::Baseline { .. } => return true,
+    };
+    if !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
+        return true;
+    }
+    match control.store.target_now(execution, node).await {
+        Ok(target) => target.is_some_and(|target| target.status == Status::Pending),
+        Err(err) => {
+            log::error!(node_id:% = node; "Whether an action was cancelled could not be read: {}", crate::error_chain(&err));
+            true
+        }
+    }
 }
 
 /// Everything a node is owed at this moment: approvals first, so that an action they allow finds them, and cancels

@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use muster_shared::ids::{ExecutionId, NodeId};
+use muster_shared::{
+    ids::{ExecutionId, NodeId},
+    time::Timestamp,
+};
 use tokio::sync::{mpsc, watch};
 
 use crate::store::Owed;
@@ -24,6 +27,7 @@ struct Registry {
     streams: HashMap<NodeId, (u64, mpsc::Sender<Owed>)>,
     opened: u64,
     closed_for_good: bool,
+    last_cancel: Option<Timestamp>,
 }
 
 /// One node's end of the registry. When it is dropped the node counts as gone, unless a newer stream took its place.
@@ -76,6 +80,17 @@ impl NodeStreams {
     /// How many nodes have their stream here.
     pub(crate) fn count(&self) -> usize {
         lock(&self.0).streams.len()
+    }
+
+    /// Noted before the cancel commits, so that no frame is signed after it without being asked about.
+    pub(crate) fn note_cancel(&self, now: Timestamp) {
+        let mut registry = lock(&self.0);
+        registry.last_cancel = registry.last_cancel.max(Some(now));
+    }
+
+    /// Whether what waits in a buffer may have been cancelled meanwhile.
+    pub(crate) fn cancelled_since(&self, since: Timestamp) -> bool {
+        lock(&self.0).last_cancel >= Some(since)
     }
 
     /// Ends every stream and opens no other.
@@ -133,7 +148,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_shared::{ids::Digest, time::Timestamp};
+    use muster_shared::ids::Digest;
 
     fn node() -> NodeId {
         NodeId::mint(Timestamp::from_millis(0), [1; 10])

@@ -124,6 +124,39 @@ async fn what_a_node_took_is_cancelled_by_its_word_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_cancelled_while_it_waited_in_the_buffer_of_a_stream_is_never_sent() {
+    const DISPATCHES: usize = 200;
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    // Nobody reads: what does not fit on the wire waits in control.
+    let mut frames = node.stream().await;
+    let mut dispatch = on_node("ping", node.id);
+    dispatch["parameters"] = json!({"fill": "x".repeat(60_000)});
+    let mut sent = Vec::new();
+    for _ in 0..DISPATCHES {
+        sent.push(world.dispatch(dispatch.clone()).await.id);
+    }
+    for id in &sent {
+        assert_eq!(
+            world.operator.cancel(*id).await.execution.status,
+            Status::Cancelled
+        );
+    }
+    let last = world.dispatch(on_node("ping", node.id)).await;
+    let mut seen = 0;
+    loop {
+        let request = node.next_request(&mut frames).await;
+        if request.execution_id == last.id {
+            break;
+        }
+        seen += 1;
+    }
+    assert!(seen < DISPATCHES, "every cancelled action was sent all the same");
+    let _ = world.operator.cancel(last.id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_action_that_ended_before_it_could_be_stopped_is_told_as_it_ended() {
     let world = World::new().await;
     let (node, _frames, request) = taken(&world, &[Status::Ack, Status::Started]).await;

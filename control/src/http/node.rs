@@ -251,6 +251,7 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
         yield Ok(Event::default().comment("muster").retry(RETRY));
         match delivery::owed_now(&control, node, Timestamp::now()).await {
             Ok(owed) => for owed in owed {
+                if !delivery::still_owed(&control, node, &owed, Timestamp::now()).await { continue; }
                 if let Some(event) = event(&control, node, &owed) { yield Ok(event); }
             },
             Err(err) => {
@@ -260,6 +261,7 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
             }
         }
         while let Some(owed) = subscription.next().await {
+            if !delivery::still_owed(&control, node, &owed, Timestamp::now()).await { continue; }
             if let Some(event) = event(&control, node, &owed) { yield Ok(event); }
         }
     }
