@@ -129,7 +129,12 @@ fn entries<'a>(
     denied
         .iter()
         .map(|(node, _)| {
-            Entry::new(subject, "insufficient_relation", authz::resource(*node), Outcome::Denied)
+            Entry::new(
+                subject,
+                "insufficient_relation",
+                authz::resource(*node),
+                Outcome::Denied,
+            )
         })
         .chain([granted.with(format!("{ended} cancelled, {asked} asked"))])
         .collect()

@@ -148,8 +148,12 @@ async fn time_out(
     }
     let ended = timed_out.len() as u64 + cancelled;
     if ended > 0 {
-        tx.append_audit(domain, &by_the_clock("actions.timeout", execution, &timed_out), now)
-            .await?;
+        tx.append_audit(
+            domain,
+            &by_the_clock("actions.timeout", execution, &timed_out),
+            now,
+        )
+        .await?;
         tx.commit().await?;
     }
     Ok((ended, settled))
