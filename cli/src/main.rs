@@ -19,6 +19,7 @@ mod hooks;
 mod lookup;
 mod nodes;
 mod params;
+mod preview;
 mod problem;
 mod progress;
 mod reach;

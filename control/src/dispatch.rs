@@ -1,14 +1,14 @@
 //! Admits a dispatch: resolve the cohort, ask the gates, count the capacity, persist in one commit.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
     selector::{BadSelector, Selector},
     time::Timestamp,
     wire::{
-        ActionKind, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX, Parameters,
-        TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
+        ActionKind, DispatchPreview, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX,
+        PREVIEW_TARGETS_MAX, Parameters, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
     },
 };
 
@@ -42,6 +42,18 @@ pub(crate) enum DispatchError {
     NoSurvivor {
         why: NoSurvivor,
         action: ActionName,
+        dropped: Vec<Dropped>,
+    },
+    #[error("{found} nodes are left after the gates, and {expected} were expected; nothing was dispatched")]
+    CohortMismatch {
+        found: usize,
+        expected: NonZeroU32,
+        dropped: Vec<Dropped>,
+    },
+    #[error("{found} nodes are left after the gates, and max_targets is {max}; nothing was dispatched")]
+    TooManyTargets {
+        found: usize,
+        max: NonZeroU32,
         dropped: Vec<Dropped>,
     },
     #[error(
@@ -132,6 +144,8 @@ struct Ask {
     target: Target,
     parameters: Option<Parameters>,
     timeout_seconds: u32,
+    expect: Option<NonZeroU32>,
+    max_targets: Option<NonZeroU32>,
 }
 
 impl Ask {
@@ -164,8 +178,78 @@ impl Ask {
             target,
             parameters: request.parameters,
             timeout_seconds,
+            expect: request.expect,
+            max_targets: request.max_targets,
         })
     }
+
+    /// Whether the dispatch may go to those that are left, and why not. Asked of the very list that is then written, so
+    /// that no change of a label can come between.
+    fn check(&self, sifted: &Sifted) -> Result<(), DispatchError> {
+        let found = sifted.survivors.len();
+        let differs = |number: NonZeroU32| usize::try_from(number.get()) != Ok(found);
+        if found == 0 {
+            let why = match self.target {
+                Target::Node(_) => sifted.refusal_of_node(),
+                Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
+            };
+            return Err(DispatchError::NoSurvivor {
+                why,
+                action: self.action.clone(),
+                dropped: sifted.dropped(),
+            });
+        }
+        if let Some(expected) = self.expect.filter(|expected| differs(*expected)) {
+            return Err(DispatchError::CohortMismatch {
+                found,
+                expected,
+                dropped: sifted.dropped(),
+            });
+        }
+        match self.max_targets {
+            Some(max) if usize::try_from(max.get()).is_ok_and(|max| found > max) => {
+                Err(DispatchError::TooManyTargets {
+                    found,
+                    max,
+                    dropped: sifted.dropped(),
+                })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// What a dispatch would be admitted as, or refused with, at this moment. Writes nothing.
+pub(crate) async fn preview(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    request: DispatchRequest,
+) -> Result<DispatchPreview, DispatchError> {
+    let ask = Ask::parse(request)?;
+    let (kind, sifted) = cohort(control, project, requester, &ask).await?;
+    ask.check(&sifted)?;
+    check_capacity(
+        control,
+        control.store.count_live_executions(project.domain).await?,
+    )?;
+    let shown: Vec<NodeId> = sifted
+        .survivors
+        .iter()
+        .take(PREVIEW_TARGETS_MAX)
+        .map(|cleared| cleared.node())
+        .collect();
+    Ok(DispatchPreview {
+        project_id: project.id,
+        domain_id: project.domain,
+        kind,
+        timeout_seconds: ask.timeout_seconds,
+        selector: ask.target.text().map(str::to_owned),
+        target_count: u64::try_from(sifted.survivors.len()).unwrap_or(u64::MAX),
+        targets: control.store.preview_targets(&shown).await?,
+        dropped: sifted.dropped(),
+        action: ask.action,
+    })
 }
 
 /// Admits a dispatch or refuses it; a refusal has changed nothing.
@@ -178,17 +262,7 @@ pub(crate) async fn dispatch(
 ) -> Result<Execution, DispatchError> {
     let ask = Ask::parse(request)?;
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    if sifted.survivors.is_empty() {
-        let why = match ask.target {
-            Target::Node(_) => sifted.refusal_of_node(),
-            Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
-        };
-        return Err(DispatchError::NoSurvivor {
-            why,
-            action: ask.action,
-            dropped: sifted.dropped(),
-        });
-    }
+    ask.check(&sifted)?;
     let id = persist(control, project, requester, &ask, kind, &sifted, now).await?;
     control.outbox_wake.notify_one();
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
@@ -260,11 +334,7 @@ async fn persist(
         })
         .collect();
     let mut tx = control.store.begin().await?;
-    let live = tx.count_live_executions(project.domain).await?;
-    let max = control.limits.live_executions_max;
-    if live >= i64::from(max) {
-        return Err(DispatchError::CapacityExceeded { live, max });
-    }
+    check_capacity(control, tx.count_live_executions(project.domain).await?)?;
     tx.insert_execution(&NewExecution {
         id,
         domain: project.domain,
@@ -282,6 +352,14 @@ async fn persist(
     .await?;
     tx.commit().await?;
     Ok(id)
+}
+
+fn check_capacity(control: &Control, live: i64) -> Result<(), DispatchError> {
+    let max = control.limits.live_executions_max;
+    if live >= i64::from(max) {
+        return Err(DispatchError::CapacityExceeded { live, max });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -33,6 +33,14 @@ pub(crate) fn router(control: Shared) -> Router {
             post(operator::dispatch),
         )
         .route(
+            "/v1/projects/{project}/executions:preview",
+            post(operator::preview),
+        )
+        .route(
+            "/v1/projects/{project}/executions/preview",
+            post(operator::preview),
+        )
+        .route(
             "/v1/projects/{project}/executions",
             get(operator::list_executions),
         )

@@ -14,8 +14,9 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchRequest, Execution, HookState, IssueTokenRequest, LabelPatch, NodeSummary,
-        Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IssueTokenRequest,
+        LabelPatch, NodeSummary, Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse,
+        ViolationRow,
     },
 };
 use serde::Deserialize;
@@ -69,6 +70,17 @@ pub(super) async fn dispatch(
     )
     .await?;
     Ok((StatusCode::CREATED, Json(execution)).into_response())
+}
+
+/// The same request as a dispatch, asked about and not carried out.
+pub(super) async fn preview(
+    State(control): State<Shared>,
+    caller: InProject,
+    body: Body,
+) -> Result<Json<DispatchPreview>, ApiError> {
+    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let preview = dispatch::preview(&control, &caller.project, &caller.requester, request).await?;
+    Ok(Json(preview))
 }
 
 #[derive(Deserialize)]

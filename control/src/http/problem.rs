@@ -161,6 +161,15 @@ impl From<DispatchError> for ApiError {
                 };
                 Self { dropped, ..refusal }
             }
+            // Both 422, as the cohort that is empty: the request is sound, and the fleet is not what it takes it for.
+            DispatchError::CohortMismatch { dropped, .. } => Self {
+                dropped,
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "cohort_mismatch", text)
+            },
+            DispatchError::TooManyTargets { dropped, .. } => Self {
+                dropped,
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "too_many_targets", text)
+            },
             DispatchError::CapacityExceeded { .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "capacity_exceeded", text)
             }
