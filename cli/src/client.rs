@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_shared::{
     ids::ProjectId,
-    wire::{Page, Problem},
+    wire::{IDEMPOTENCY_KEY_HEADER, Page, Problem},
 };
 use reqwest::{
     Method, Response, StatusCode, Url,
@@ -32,6 +32,25 @@ pub(crate) struct Client {
     http: reqwest::Client,
     peer: Peer,
     authorization: Option<HeaderValue>,
+}
+
+/// A request without the answer it was for.
+pub(crate) struct Missed {
+    pub(crate) failure: Failure,
+    /// Whether control may have done what was asked all the same.
+    pub(crate) maybe_done: bool,
+}
+
+impl Missed {
+    pub(crate) fn into_failure(self) -> Failure {
+        let mut failure = self.failure;
+        if let Failure::Unreachable(why) = &mut failure
+            && self.maybe_done
+        {
+            why.push_str("; what was asked may have been done all the same");
+        }
+        failure
+    }
 }
 
 /// A path below the server's URL, segment by segment, and its query.
@@ -199,26 +218,49 @@ impl Client {
         route: &Route,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
+        let asked = self.once(method, route, body, None).await;
+        asked.map_err(Missed::into_failure)
+    }
+
+    /// One request under a key, if there is one.
+    pub(crate) async fn once<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Option<&impl Serialize>,
+        key: Option<&str>,
+    ) -> Result<T, Missed> {
         let changes = method != Method::GET;
         let mut request = self.request(method, route).timeout(REQUEST_TIMEOUT);
         if let Some(body) = body {
             request = request.json(body);
         }
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_KEY_HEADER, key);
+        }
         let failed = |err: reqwest::Error| {
-            let mut failure = self.peer.failure(&err, REQUEST_TIMEOUT);
-            if let Failure::Unreachable(why) = &mut failure
-                && changes
-                && !err.is_connect()
-            {
-                why.push_str("; what was asked may have been done all the same");
+            let failure = self.peer.failure(&err, REQUEST_TIMEOUT);
+            let passing = matches!(failure, Failure::Unreachable(_));
+            Missed {
+                maybe_done: changes && passing && !err.is_connect(),
+                failure,
             }
-            failure
         };
-        let response = accepted(request.send().await.map_err(failed)?).await?;
+        let response = request.send().await.map_err(failed)?;
+        // A gateway that lost control's answer speaks for itself.
+        let gateway = matches!(response.status().as_u16(), 502..=504);
+        let refused = |failure| Missed {
+            failure,
+            maybe_done: changes && gateway,
+        };
+        let response = accepted(response).await.map_err(refused)?;
         let path = response.url().path().to_owned();
         let bytes = response.bytes().await.map_err(failed)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|err| Failure::Unexpected(format!("the answer of {path} is not understood: {err}")))
+        serde_json::from_slice(&bytes).map_err(|err| {
+            refused(Failure::Unexpected(format!(
+                "the answer of {path} is not understood: {err}"
+            )))
+        })
     }
 
     fn request(&self, method: Method, route: &Route) -> reqwest::RequestBuilder {

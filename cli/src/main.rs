@@ -24,6 +24,7 @@ mod problem;
 mod progress;
 mod reach;
 mod render;
+mod resend;
 mod run;
 mod session;
 mod settings;

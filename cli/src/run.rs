@@ -16,6 +16,7 @@ use crate::{
     params::ParamArgs,
     preview, problem,
     render::Format,
+    resend,
     session::Session,
     target::{Target, TargetArgs},
     text, wait,
@@ -69,6 +70,7 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         expect: args.expect,
         max_targets: args.max_targets,
     };
+    let dispatch = Route::project(project, ["executions", "dispatch"]);
     if args.dry_run {
         let preview: DispatchPreview = client
             .post(&Route::project(project, ["executions", "preview"]), &request)
@@ -77,8 +79,7 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         preview::show(screen, &preview)?;
         return Ok(Exit::Success);
     }
-    let dispatched: Execution = client
-        .post(&Route::project(project, ["executions", "dispatch"]), &request)
+    let dispatched: Execution = resend::until_answered(&client, &dispatch, &request)
         .await
         .map_err(|err| err.about_selector(request.selector.as_deref()))?;
     screen.say(&announcement(&dispatched));

@@ -16,8 +16,9 @@ use crate::{
     authz::Grants,
     control::Control,
     gates::{self, Asked, Candidate, NoSurvivor, Sifted},
+    idempotency::{self, Once, Outcome},
     keys::{chance, token_hash},
-    store::{Detail, NewExecution, Project, StoreError},
+    store::{Detail, NewExecution, Project, StoreError, Tx},
 };
 
 /// Who asks, and what they were granted.
@@ -60,6 +61,10 @@ pub(crate) enum DispatchError {
         "the domain has {live} live executions and limits.live_executions_max is {max}; wait for some to end"
     )]
     CapacityExceeded { live: i64, max: u32 },
+    #[error(
+        "the idempotency key was used within the last 24 hours for another request; take a new key for a new request"
+    )]
+    KeyReused,
     #[error("the dispatch could not be stored")]
     Store(#[from] StoreError),
     #[error("the system gave no random bytes")]
@@ -252,28 +257,83 @@ pub(crate) async fn preview(
     })
 }
 
-/// Admits a dispatch or refuses it; a refusal has changed nothing.
+/// A dispatch that stands.
+pub(crate) struct Admitted {
+    pub(crate) execution: Execution,
+    /// Whether it was admitted before, under the same idempotency key.
+    pub(crate) again: bool,
+}
+
+/// Admits a dispatch or refuses it; a refusal has changed nothing, and leaves its idempotency key free.
 pub(crate) async fn dispatch(
     control: &Control,
     project: &Project,
     requester: &Requester,
     request: DispatchRequest,
+    once: Option<&Once>,
     now: Timestamp,
-) -> Result<Execution, DispatchError> {
+) -> Result<Admitted, DispatchError> {
     let ask = Ask::parse(request)?;
+    let id = ExecutionId::mint(now, chance()?);
+    // With a key, the turn at writing is taken before the gates: a request that is sent again must not be refused for
+    // what has changed since, while the first is still under way.
+    let claimed = match once {
+        None => None,
+        Some(once) => match idempotency::claim(control, project, requester, once, id, now).await? {
+            Outcome::First(tx) => Some(tx),
+            Outcome::Reused => return Err(DispatchError::KeyReused),
+            Outcome::Again(before) => {
+                let execution = answer(control, project, before.execution, before.dropped).await?;
+                return Ok(Admitted {
+                    execution,
+                    again: true,
+                });
+            }
+        },
+    };
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
     ask.check(&sifted)?;
-    let id = persist(control, project, requester, &ask, kind, &sifted, now).await?;
+    let dropped = sifted.dropped();
+    let mut tx = match claimed {
+        Some(mut tx) => {
+            tx.note_dropped(id, &dropped).await?;
+            tx
+        }
+        None => control.store.begin().await?,
+    };
+    write(
+        &mut tx,
+        control,
+        project,
+        requester,
+        (id, &ask, kind, &sifted),
+        now,
+    )
+    .await?;
+    tx.commit().await?;
     control.outbox_wake.notify_one();
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
 
-    let mut execution = control
+    let execution = answer(control, project, id, dropped).await?;
+    Ok(Admitted {
+        execution,
+        again: false,
+    })
+}
+
+/// The execution as it is now, and what the gates dropped when it was admitted.
+async fn answer(
+    control: &Control,
+    project: &Project,
+    id: ExecutionId,
+    dropped: Vec<Dropped>,
+) -> Result<Execution, DispatchError> {
+    let execution = control
         .store
         .execution(project.id, id, Detail::WithoutOutput)
         .await?
         .ok_or(StoreError::Sql(sqlx::Error::RowNotFound))?;
-    execution.dropped = sifted.dropped();
-    Ok(execution)
+    Ok(Execution { dropped, ..execution })
 }
 
 async fn cohort(
@@ -313,16 +373,14 @@ fn declared_kind(candidates: &[Candidate]) -> ActionKind {
 
 /// Header, targets and outbox rows in one commit. The count of live executions is taken under the same write lock, so
 /// that two dispatches at once cannot both be the last.
-async fn persist(
+async fn write(
+    tx: &mut Tx,
     control: &Control,
     project: &Project,
     requester: &Requester,
-    ask: &Ask,
-    kind: ActionKind,
-    sifted: &Sifted,
+    (id, ask, kind, sifted): (ExecutionId, &Ask, ActionKind, &Sifted),
     now: Timestamp,
-) -> Result<ExecutionId, DispatchError> {
-    let id = ExecutionId::mint(now, chance()?);
+) -> Result<(), DispatchError> {
     let targets: Vec<_> = sifted
         .survivors
         .iter()
@@ -333,7 +391,6 @@ async fn persist(
             )
         })
         .collect();
-    let mut tx = control.store.begin().await?;
     check_capacity(control, tx.count_live_executions(project.domain).await?)?;
     tx.insert_execution(&NewExecution {
         id,
@@ -350,8 +407,7 @@ async fn persist(
         targets: &targets,
     })
     .await?;
-    tx.commit().await?;
-    Ok(id)
+    Ok(())
 }
 
 fn check_capacity(control: &Control, live: i64) -> Result<(), DispatchError> {

@@ -9,6 +9,7 @@ mod dispatch;
 mod enroll;
 mod gates;
 mod http;
+mod idempotency;
 mod init;
 mod integrity;
 mod keys;

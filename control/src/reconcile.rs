@@ -7,6 +7,7 @@ use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp};
 
 use crate::{
     control::Control,
+    idempotency,
     store::{Store, StoreError},
 };
 
@@ -40,6 +41,12 @@ pub(crate) async fn run(control: &Control) {
             }
             Ok(_) => {}
             Err(err) => log::error!("The sweep failed: {}", crate::error_chain(&err)),
+        }
+        if let Err(err) = idempotency::forget(&control.store, Timestamp::now()).await {
+            log::error!(
+                "Expired idempotency keys could not be removed: {}",
+                crate::error_chain(&err)
+            );
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod executions;
 mod hooks;
+mod idempotency;
 mod nodes;
 mod outbox;
 mod rows;
@@ -19,6 +20,7 @@ use sqlx::{
 
 pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
+pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
 pub(crate) use outbox::Owed;
 pub(crate) use rows::CorruptRow;

@@ -124,6 +124,11 @@ pub struct DispatchPreview {
     pub dropped: Vec<Dropped>,
 }
 
+/// Ours: names one dispatch of one caller for 24 hours, so that it can be sent again and is made once.
+pub const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
+/// Ours: `true` on the answer to a dispatch that was made before.
+pub const IDEMPOTENT_REPLAY_HEADER: &str = "idempotent-replay";
+
 /// How many nodes a preview lists.
 pub const PREVIEW_TARGETS_MAX: usize = 1000;
 

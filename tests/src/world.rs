@@ -266,6 +266,32 @@ impl World {
         db.execute_batch(sql).expect("the statement is sound");
     }
 
+    /// Another operator with all rights in the project.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[must_use]
+    pub fn another_operator(&self) -> Operator {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let now = muster_shared::time::Timestamp::now();
+        let mint = || muster_shared::ids::RowId::mint(now, chance());
+        let (id, tuple) = (mint(), mint());
+        let token = format!("mop_{}", hex(&chance::<32>()));
+        let hash = muster_shared::ids::Digest::of(token.as_bytes());
+        self.alter(&format!(
+            "INSERT INTO operator_token (id, name, token_hash, created_ms)
+                 VALUES (x'{}', 'another', x'{}', {now});
+             INSERT INTO relation_tuple (id, subject, relation, resource, created_ms)
+                 VALUES (x'{}', 'token:{id}', 'operator', 'project:{}', {now})",
+            hex(id.uuid().as_bytes()),
+            hex(hash.as_bytes()),
+            hex(tuple.uuid().as_bytes()),
+            self.operator.project,
+            now = now.as_millis(),
+        ));
+        self.operator.with_token(&token)
+    }
+
     /// This story means to leave invocations open.
     pub fn leave_open(&self) {
         self.open_is_fine.set(true);

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use muster_tests::{
+    Answer,
+    lossy::{Loss, Lossy},
     prelude::*,
     world::{on, on_node},
 };
@@ -235,4 +237,161 @@ async fn a_cohort_of_another_size_than_was_said_gets_nothing() {
         .expect(200);
     let _ = run(&["--expect", "3"]).await.expect(5);
     let _ = run(&["--expect", "2", "--wait"]).await.expect(0);
+}
+
+// ---- sending again
+
+async fn keyed(operator: &Operator, key: &str, body: &Value) -> Answer {
+    let path = operator.in_project("executions:dispatch");
+    let ask = operator.request(reqwest::Method::POST, &path);
+    Answer::to(ask.header(IDEMPOTENCY_KEY_HEADER, key).json(body)).await
+}
+
+fn replayed(answer: &Answer) -> bool {
+    answer
+        .headers
+        .get(IDEMPOTENT_REPLAY_HEADER)
+        .is_some_and(|value| value == "true")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_is_one_dispatch_whatever_has_changed_since() {
+    let mut world = World::new().await;
+    let node = world
+        .node("n")
+        .labels("role=web")
+        .hook("mine", "#!/bin/sh\n")
+        .start()
+        .await;
+    let bare = world.node("bare").labels("role=web").start().await;
+    let other = world.another_operator();
+    let ask = on("mine", "role=web");
+    let first = keyed(&world.operator, "k", &ask).await.expect(201);
+    assert!(!replayed(&first));
+    let first: Execution = first.json();
+    let _ = world.settled(first.id).await;
+    let before = everything(&world);
+
+    let again = keyed(&world.operator, "k", &ask).await.expect(201);
+    assert!(replayed(&again));
+    let again: Execution = again.json();
+    assert_eq!((again.id, again.status), (first.id, Status::Succeeded));
+    assert_eq!(again.dropped.len(), 1, "who was dropped is told again");
+    assert_eq!(again.dropped[0].sample, [bare.id]);
+
+    // Another request, were it only by its white space, is not the same.
+    let path = world.operator.in_project("executions:dispatch");
+    let spaced = world
+        .operator
+        .request(reqwest::Method::POST, &path)
+        .header(IDEMPOTENCY_KEY_HEADER, "k")
+        .header("content-type", "application/json")
+        .body(format!(" {ask}"));
+    let _ = Answer::to(spaced).await.refused(422, "idempotency_key_reuse");
+    let _ = keyed(&world.operator, "k", &on("ping", "role=web"))
+        .await
+        .refused(422, "idempotency_key_reuse");
+    for bad in ["", "a b", &"k".repeat(256)] {
+        let _ = keyed(&world.operator, bad, &ask)
+            .await
+            .refused(400, "invalid_idempotency_key");
+    }
+    assert_eq!(everything(&world), before);
+
+    // A key is its caller's own.
+    let theirs = keyed(&other, "k", &ask).await.expect(201);
+    assert!(!replayed(&theirs));
+    let theirs: Execution = theirs.json();
+    assert_ne!(theirs.id, first.id);
+    let _ = world.settled(theirs.id).await;
+
+    // Neither a cohort that is gone nor a restart changes the answer.
+    let labels = format!("/v1/nodes/{}/labels", node.id);
+    let _ = world
+        .operator
+        .patch(&labels, &json!({"set": {"role": "db"}}))
+        .await
+        .expect(200);
+    world.kill9();
+    world.start().await;
+    let again = keyed(&world.operator, "k", &ask).await.expect(201);
+    assert!(replayed(&again));
+    assert_eq!(again.json::<Execution>().id, first.id);
+
+    // A refusal leaves its key free.
+    let _ = keyed(&world.operator, "r", &ask)
+        .await
+        .refused(400, "action_not_declared");
+    let ran = keyed(&world.operator, "r", &on_node("ping", node.id))
+        .await
+        .expect(201);
+    let _ = world.settled(ran.json::<Execution>().id).await;
+
+    // After its time a key is free again, and is forgotten.
+    world.alter("UPDATE idempotency_key SET expires_ms = 1");
+    until("expired keys are forgotten", async || {
+        (everything(&world)["idempotency_key"] == 0).then_some(())
+    })
+    .await;
+    let anew = keyed(&world.operator, "k", &on_node("ping", node.id))
+        .await
+        .expect(201);
+    assert!(!replayed(&anew));
+    let _ = world.settled(anew.json::<Execution>().id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_at_once_under_one_key_are_one_execution() {
+    let world = World::new().await;
+    let node = world.node("n").start().await;
+    let ask = on_node("ping", node.id);
+    let mut tasks = Vec::new();
+    for _ in 0..50 {
+        let (operator, ask) = (world.operator.clone(), ask.clone());
+        tasks.push(tokio::spawn(async move { keyed(&operator, "same", &ask).await }));
+    }
+    let mut first = 0;
+    let mut ids = std::collections::BTreeSet::new();
+    for task in tasks {
+        let answer = task.await.expect("the request ends").expect(201);
+        first += u32::from(!replayed(&answer));
+        ids.insert(answer.json::<Execution>().id.to_string());
+    }
+    assert_eq!((first, ids.len()), (1, 1));
+    let rows = everything(&world);
+    assert_eq!((rows["action_execution"], rows["idempotency_key"]), (1, 1));
+    let [ref only] = world.operator.executions().await[..] else {
+        panic!("one execution")
+    };
+    let _ = world.settled(only.id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_whose_answer_was_lost_is_sent_again_and_made_once() {
+    let world = World::new().await;
+    let _node = world.node("n").labels("role=web").start().await;
+    let losses = [Loss::HangUp, Loss::Status(502), Loss::Status(504)];
+    let lossy = Lossy::before(&world, &losses).await;
+    let line = ["run", "ping", "-l", "role=web", "--wait", "-o", "name"];
+    let said = lossy.operator.muster(&line).await.expect(0);
+    assert_eq!(
+        said.stderr.matches("sending it again under the same key").count(),
+        losses.len(),
+        "{}",
+        said.stderr
+    );
+    let keys = lossy.keys();
+    assert_eq!(keys.len(), losses.len() + 1);
+    assert!(
+        keys.iter().all(|key| key.is_some() && *key == keys[0]),
+        "{keys:?}"
+    );
+    let executions = world.operator.executions().await;
+    assert_eq!(executions.len(), 1, "{executions:#?}");
+    assert_eq!(said.stdout.trim(), executions[0].id.to_string());
+
+    // The next one has a key of its own.
+    let _ = lossy.operator.muster(&line).await.expect(0);
+    assert_ne!(lossy.keys().last(), keys.first());
+    assert_eq!(world.operator.executions().await.len(), 2);
 }

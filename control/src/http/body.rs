@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use axum::{body::Body, http::StatusCode};
+use axum::{
+    body::{Body, Bytes},
+    http::StatusCode,
+};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
@@ -19,6 +22,10 @@ pub(super) const REPORT_BODY_BYTES_MAX: usize = 512 * 1024;
 const BODY_READ_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<T, ApiError> {
+    parse_json(&read_bytes(body, bytes_max).await?)
+}
+
+pub(super) async fn read_bytes(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
     let read = Limited::new(body, bytes_max).collect();
     let read = tokio::time::timeout(BODY_READ_MAX, read).await.map_err(|_| {
         ApiError::new(
@@ -27,7 +34,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize)
             format!("the body did not come within {} s", BODY_READ_MAX.as_secs()),
         )
     })?;
-    let bytes = read.map_err(|err| {
+    let read = read.map_err(|err| {
         if err.is::<LengthLimitError>() {
             ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
@@ -38,7 +45,11 @@ pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize)
             ApiError::bad_request("invalid_body", "the body was cut off")
         }
     })?;
-    serde_json::from_slice(&bytes.to_bytes()).map_err(|err| {
+    Ok(read.to_bytes())
+}
+
+pub(super) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|err| {
         ApiError::bad_request("invalid_body", format!("the body is not what is expected: {err}"))
     })
 }

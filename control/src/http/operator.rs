@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, Query, State},
-    http::StatusCode,
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
 use muster_shared::{
@@ -14,23 +14,25 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IssueTokenRequest,
-        LabelPatch, NodeSummary, Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse,
-        ViolationRow,
+        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IDEMPOTENCY_KEY_HEADER,
+        IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page, SelectorError,
+        SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
     },
 };
 use serde::Deserialize;
 
 use super::{
     auth::{InProject, Operator, parse_node},
-    body::{OPERATOR_BODY_BYTES_MAX, read_json},
+    body::{OPERATOR_BODY_BYTES_MAX, parse_json, read_bytes, read_json},
     cursor,
     problem::ApiError,
 };
 use crate::{
     control::{Control, Shared},
     dispatch::{self, Requester, Target},
-    enroll, integrity,
+    enroll,
+    idempotency::{KEY_LEN_MAX, Once},
+    integrity,
     store::{Detail, ListFilter, NodeFilter, NodeRecord, ViolationFilter},
 };
 
@@ -58,18 +60,43 @@ pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
 pub(super) async fn dispatch(
     State(control): State<Shared>,
     caller: InProject,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let execution = dispatch::dispatch(
+    let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let once = once(&headers, &bytes)?;
+    let admitted = dispatch::dispatch(
         &control,
         &caller.project,
         &caller.requester,
-        request,
+        parse_json(&bytes)?,
+        once.as_ref(),
         Timestamp::now(),
     )
     .await?;
-    Ok((StatusCode::CREATED, Json(execution)).into_response())
+    let mut response = (StatusCode::CREATED, Json(admitted.execution)).into_response();
+    if admitted.again {
+        let replayed = HeaderName::from_static(IDEMPOTENT_REPLAY_HEADER);
+        response
+            .headers_mut()
+            .insert(replayed, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// What the request says of having been made before.
+fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY_HEADER).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    match Once::new(key.as_bytes(), body) {
+        Some(once) if keys.next().is_none() => Ok(Some(once)),
+        Some(_) | None => Err(ApiError::bad_request(
+            "invalid_idempotency_key",
+            format!(
+                "the header Idempotency-Key must be given once, with 1 to {KEY_LEN_MAX} visible ASCII characters"
+            ),
+        )),
+    }
 }
 
 /// The same request as a dispatch, asked about and not carried out.

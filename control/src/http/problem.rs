@@ -173,6 +173,9 @@ impl From<DispatchError> for ApiError {
             DispatchError::CapacityExceeded { .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "capacity_exceeded", text)
             }
+            DispatchError::KeyReused => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", text)
+            }
             DispatchError::Store(err) => err.into(),
             DispatchError::Chance(err) => Self::internal(&err),
         }
