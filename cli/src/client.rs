@@ -8,13 +8,14 @@ use muster_shared::{
 };
 use reqwest::{
     Method, Response, StatusCode, Url,
-    header::{AUTHORIZATION, HeaderValue},
+    header::{AUTHORIZATION, HeaderValue, RETRY_AFTER},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     failure::Failure,
     reach::{self, Peer},
+    render,
     settings::{Settings, is_loopback},
 };
 
@@ -23,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A stream that has been silent for this long is dead: control sends a comment every 25 s.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How often it asks again what control turned away as too much for now, and the longest wait before that.
+const TURNS_MAX: u32 = 3;
+const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The largest page that control gives.
 const PAGE_LEN_MAX: usize = 200;
 /// No problem document is longer.
@@ -222,8 +226,36 @@ impl Client {
         asked.map_err(Missed::into_failure)
     }
 
-    /// One request under a key, if there is one.
+    /// One request under a key, if there is one. What control turns away as too much for now was not done, and is asked
+    /// again when control says so.
     pub(crate) async fn once<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Option<&impl Serialize>,
+        key: Option<&str>,
+    ) -> Result<T, Missed> {
+        let mut turns = 0;
+        loop {
+            let missed = match self.send(method.clone(), route, body, key).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => missed,
+            };
+            let Some(wait) = missed.failure.turned_away_for().filter(|_| turns < TURNS_MAX) else {
+                return Err(missed);
+            };
+            turns += 1;
+            let wait = wait.min(TURN_WAIT_MAX);
+            render::say(&format!(
+                "{}; asking again in {} s ({turns} of {TURNS_MAX})",
+                missed.failure.words(),
+                wait.as_secs()
+            ));
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         route: &Route,
@@ -287,6 +319,11 @@ async fn accepted(mut response: Response) -> Result<Response, Failure> {
         return Ok(response);
     }
     let path = response.url().path().to_owned();
+    let retry_after = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .map(Duration::from_secs);
     let mut body = Vec::new();
     while let Ok(Some(piece)) = response.chunk().await {
         body.extend_from_slice(&piece);
@@ -294,14 +331,15 @@ async fn accepted(mut response: Response) -> Result<Response, Failure> {
             break;
         }
     }
-    Err(refusal(status, &path, &body))
+    Err(refusal(status, &path, &body, retry_after))
 }
 
-fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
+fn refusal(status: StatusCode, path: &str, body: &[u8], retry_after: Option<Duration>) -> Failure {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => Failure::Refused {
             problem: Box::new(problem),
             selector: None,
+            retry_after,
         },
         // Not control's own words: a proxy in between, or something else behind this address.
         Err(_) if matches!(status.as_u16(), 502..=504) => {
@@ -337,16 +375,16 @@ mod tests {
     #[test]
     fn an_answer_that_is_no_problem_document_is_no_refusal() {
         assert_eq!(
-            refusal(StatusCode::NOT_FOUND, "/v1/x", b"<html>").exit(),
+            refusal(StatusCode::NOT_FOUND, "/v1/x", b"<html>", None).exit(),
             Exit::Other
         );
         assert_eq!(
-            refusal(StatusCode::BAD_GATEWAY, "/v1/x", b"").exit(),
+            refusal(StatusCode::BAD_GATEWAY, "/v1/x", b"", None).exit(),
             Exit::Unreachable
         );
         let problem = br#"{"type":"about:blank","title":"t","status":403,"detail":"d","instance":"/v1/x"}"#;
         assert_eq!(
-            refusal(StatusCode::FORBIDDEN, "/v1/x", problem).exit(),
+            refusal(StatusCode::FORBIDDEN, "/v1/x", problem, None).exit(),
             Exit::Refused
         );
     }

@@ -17,6 +17,7 @@ mod logging;
 mod outputs;
 mod pki;
 mod presence;
+mod rate;
 mod reconcile;
 mod serve;
 mod server;

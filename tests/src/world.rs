@@ -32,6 +32,8 @@ const NAME_LABEL: &str = "story-node";
 /// How long a supervisor may take to leave after its invocation was settled.
 const SUPERVISOR_LEAVES_WITHIN: Duration = Duration::from_secs(15);
 
+const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
+
 pub struct World {
     pub operator: Operator,
     control: Option<Daemon>,
@@ -60,7 +62,8 @@ pub struct NodeToBe<'w> {
 impl World {
     /// A control that serves, with its first domain, project and operator token, and no node.
     pub async fn new() -> Self {
-        Self::with_config(None).await
+        // Stories look far more often than operators do.
+        Self::with_config(Some(OFTEN)).await
     }
 
     /// The same with a configuration file; `{dir}` in it stands for the world's directory.

@@ -395,3 +395,46 @@ async fn a_dispatch_whose_answer_was_lost_is_sent_again_and_made_once() {
     assert_ne!(lossy.keys().last(), keys.first());
     assert_eq!(world.operator.executions().await.len(), 2);
 }
+
+// ---- how often
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_asks_too_often_is_told_when_to_come_back_and_muster_does() {
+    let config = "[limits]\nrequests_per_second = 1\nrequests_burst = 3\n";
+    let world = World::with_config(Some(config)).await;
+    let other = world.another_operator();
+    let path = world.operator.in_project("executions");
+    let refused = until("the bucket is empty", async || {
+        let answer = world.operator.get(&path).await;
+        (answer.status != 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
+    let problem = refused.refused(429, "rate_limited");
+    assert!(
+        problem.detail.contains("limits.requests_per_second"),
+        "{}",
+        problem.detail
+    );
+    // One caller's haste is nobody else's.
+    let _ = other.get(&path).await.expect(200);
+    // A body is not waited for, and nothing is written.
+    let before = everything(&world);
+    let answers = [0; 5].map(|_| {
+        world
+            .operator
+            .try_dispatch_owned(json!({"action": "ping", "all": true}))
+    });
+    let mut turned_away = 0;
+    for answer in answers {
+        turned_away += u32::from(answer.await.status == 429);
+    }
+    assert!(turned_away > 0);
+    assert_eq!(everything(&world), before);
+
+    until("muster is turned away, says so and comes back", async || {
+        let said = world.operator.muster(&["executions"]).await.expect(0);
+        (said.stderr.contains("asking again in 1 s") && said.stderr.contains("rate_limited")).then_some(())
+    })
+    .await;
+}

@@ -64,6 +64,7 @@ impl FromRequestParts<Shared> for Operator {
             ));
         }
         let subject = format!("token:{}", known.id);
+        control.rates.check(&subject)?;
         let grants = control.store.grants(&subject).await?;
         Ok(Self(Requester { subject, grants }))
     }

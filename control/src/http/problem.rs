@@ -22,11 +22,12 @@ use crate::{
     integrity::ManifestError,
     keys::chance,
     outputs::{OutputError, UploadRefused},
+    rate::TooOften,
     store::StoreError,
 };
 
 /// How long a caller turned away for capacity should wait before it asks again, in seconds.
-const RETRY_AFTER_SECONDS: &str = "5";
+const RETRY_AFTER_SECONDS: u64 = 5;
 
 #[derive(Debug)]
 pub(crate) struct ApiError {
@@ -36,6 +37,8 @@ pub(crate) struct ApiError {
     position: Option<usize>,
     dropped: Vec<Dropped>,
     reason: Option<&'static str>,
+    /// When to ask again, where that is known better than in general.
+    retry_after_seconds: Option<u64>,
 }
 
 impl ApiError {
@@ -47,6 +50,7 @@ impl ApiError {
             position: None,
             dropped: Vec::new(),
             reason: None,
+            retry_after_seconds: None,
         }
     }
 
@@ -103,7 +107,8 @@ impl IntoResponse for ApiError {
             HeaderValue::from_static("application/problem+json"),
         );
         if self.status == StatusCode::TOO_MANY_REQUESTS || self.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+            let seconds = self.retry_after_seconds.unwrap_or(RETRY_AFTER_SECONDS);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -123,6 +128,15 @@ impl From<StoreError> for ApiError {
             );
         }
         Self::internal(&err)
+    }
+}
+
+impl From<TooOften> for ApiError {
+    fn from(err: TooOften) -> Self {
+        Self {
+            retry_after_seconds: Some(err.wait_seconds()),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", err.to_string())
+        }
     }
 }
 
