@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use muster_shared::{
     ids::ProjectId,
-    wire::{Page, Problem},
+    wire::{IDEMPOTENCY_KEY_HEADER, Page, Problem},
 };
 use reqwest::{
     Method, Response, StatusCode, Url,
-    header::{AUTHORIZATION, HeaderValue},
+    header::{AUTHORIZATION, HeaderValue, RETRY_AFTER},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     failure::Failure,
     reach::{self, Peer},
+    render,
     settings::{Settings, is_loopback},
 };
 
@@ -23,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A stream that has been silent for this long is dead: control sends a comment every 25 s.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How often it asks again what control turned away as too much for now, and the longest wait before that.
+const TURNS_MAX: u32 = 3;
+const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The largest page that control gives.
 const PAGE_LEN_MAX: usize = 200;
 /// No problem document is longer.
@@ -32,6 +36,25 @@ pub(crate) struct Client {
     http: reqwest::Client,
     peer: Peer,
     authorization: Option<HeaderValue>,
+}
+
+/// A request without the answer it was for.
+pub(crate) struct Missed {
+    pub(crate) failure: Failure,
+    /// Whether control may have done what was asked all the same.
+    pub(crate) maybe_done: bool,
+}
+
+impl Missed {
+    pub(crate) fn into_failure(self) -> Failure {
+        let mut failure = self.failure;
+        if let Failure::Unreachable(why) = &mut failure
+            && self.maybe_done
+        {
+            why.push_str("; what was asked may have been done all the same");
+        }
+        failure
+    }
 }
 
 /// A path below the server's URL, segment by segment, and its query.
@@ -199,26 +222,77 @@ impl Client {
         route: &Route,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
+        let asked = self.once(method, route, body, None).await;
+        asked.map_err(Missed::into_failure)
+    }
+
+    /// One request under a key, if there is one. What control turns away as too much for now was not done, and is asked
+    /// again when control says so.
+    pub(crate) async fn once<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Option<&impl Serialize>,
+        key: Option<&str>,
+    ) -> Result<T, Missed> {
+        let mut turns = 0;
+        loop {
+            let missed = match self.send(method.clone(), route, body, key).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => missed,
+            };
+            let Some(wait) = missed.failure.turned_away_for().filter(|_| turns < TURNS_MAX) else {
+                return Err(missed);
+            };
+            turns += 1;
+            let wait = wait.min(TURN_WAIT_MAX);
+            render::say(&format!(
+                "{}; asking again in {} s ({turns} of {TURNS_MAX})",
+                missed.failure.words(),
+                wait.as_secs()
+            ));
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Option<&impl Serialize>,
+        key: Option<&str>,
+    ) -> Result<T, Missed> {
         let changes = method != Method::GET;
         let mut request = self.request(method, route).timeout(REQUEST_TIMEOUT);
         if let Some(body) = body {
             request = request.json(body);
         }
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_KEY_HEADER, key);
+        }
         let failed = |err: reqwest::Error| {
-            let mut failure = self.peer.failure(&err, REQUEST_TIMEOUT);
-            if let Failure::Unreachable(why) = &mut failure
-                && changes
-                && !err.is_connect()
-            {
-                why.push_str("; what was asked may have been done all the same");
+            let failure = self.peer.failure(&err, REQUEST_TIMEOUT);
+            let passing = matches!(failure, Failure::Unreachable(_));
+            Missed {
+                maybe_done: changes && passing && !err.is_connect(),
+                failure,
             }
-            failure
         };
-        let response = accepted(request.send().await.map_err(failed)?).await?;
+        let response = request.send().await.map_err(failed)?;
+        // A gateway that lost control's answer speaks for itself.
+        let gateway = matches!(response.status().as_u16(), 502..=504);
+        let refused = |failure| Missed {
+            failure,
+            maybe_done: changes && gateway,
+        };
+        let response = accepted(response).await.map_err(refused)?;
         let path = response.url().path().to_owned();
         let bytes = response.bytes().await.map_err(failed)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|err| Failure::Unexpected(format!("the answer of {path} is not understood: {err}")))
+        serde_json::from_slice(&bytes).map_err(|err| {
+            refused(Failure::Unexpected(format!(
+                "the answer of {path} is not understood: {err}"
+            )))
+        })
     }
 
     fn request(&self, method: Method, route: &Route) -> reqwest::RequestBuilder {
@@ -245,6 +319,11 @@ async fn accepted(mut response: Response) -> Result<Response, Failure> {
         return Ok(response);
     }
     let path = response.url().path().to_owned();
+    let retry_after = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .map(Duration::from_secs);
     let mut body = Vec::new();
     while let Ok(Some(piece)) = response.chunk().await {
         body.extend_from_slice(&piece);
@@ -252,14 +331,15 @@ async fn accepted(mut response: Response) -> Result<Response, Failure> {
             break;
         }
     }
-    Err(refusal(status, &path, &body))
+    Err(refusal(status, &path, &body, retry_after))
 }
 
-fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
+fn refusal(status: StatusCode, path: &str, body: &[u8], retry_after: Option<Duration>) -> Failure {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => Failure::Refused {
             problem: Box::new(problem),
             selector: None,
+            retry_after,
         },
         // Not control's own words: a proxy in between, or something else behind this address.
         Err(_) if matches!(status.as_u16(), 502..=504) => {
@@ -295,16 +375,16 @@ mod tests {
     #[test]
     fn an_answer_that_is_no_problem_document_is_no_refusal() {
         assert_eq!(
-            refusal(StatusCode::NOT_FOUND, "/v1/x", b"<html>").exit(),
+            refusal(StatusCode::NOT_FOUND, "/v1/x", b"<html>", None).exit(),
             Exit::Other
         );
         assert_eq!(
-            refusal(StatusCode::BAD_GATEWAY, "/v1/x", b"").exit(),
+            refusal(StatusCode::BAD_GATEWAY, "/v1/x", b"", None).exit(),
             Exit::Unreachable
         );
         let problem = br#"{"type":"about:blank","title":"t","status":403,"detail":"d","instance":"/v1/x"}"#;
         assert_eq!(
-            refusal(StatusCode::FORBIDDEN, "/v1/x", problem).exit(),
+            refusal(StatusCode::FORBIDDEN, "/v1/x", problem, None).exit(),
             Exit::Refused
         );
     }

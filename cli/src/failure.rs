@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     Refused {
         problem: Box<Problem>,
         selector: Option<String>,
+        /// When control says that it may be asked again.
+        retry_after: Option<Duration>,
     },
     /// A name led nowhere.
     NoSuch(String),
@@ -69,6 +71,25 @@ impl Failure {
         }
     }
 
+    /// How long to wait before asking again what was turned away as too much for now, and so was not done.
+    pub(crate) fn turned_away_for(&self) -> Option<Duration> {
+        match self {
+            Self::Refused {
+                problem, retry_after, ..
+            } if problem.status == 429 => *retry_after,
+            Self::Refused { .. }
+            | Self::Usage(_)
+            | Self::NoSuch(_)
+            | Self::NoMatch(_)
+            | Self::Unreachable(_)
+            | Self::Untrusted(_)
+            | Self::Unexpected(_)
+            | Self::Local { .. }
+            | Self::WaitOver { .. }
+            | Self::Interrupted { .. } => None,
+        }
+    }
+
     /// Whether control refused with this code.
     pub(crate) fn is_code(&self, code: &str) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code.as_deref() == Some(code))
@@ -93,7 +114,9 @@ impl Failure {
         // Writing into a String cannot fail.
         let _ = match self {
             Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => write!(words, "{what}"),
-            Self::Refused { problem, selector } => {
+            Self::Refused {
+                problem, selector, ..
+            } => {
                 write!(words, "{}", problem::explain(problem, selector.as_deref()))
             }
             Self::Unreachable(why) | Self::Untrusted(why) => write!(words, "cannot reach control: {why}"),

@@ -1,11 +1,11 @@
 //! `muster run`: dispatches one action to a cohort and, if asked, waits for what becomes of it.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use clap::Args;
 use muster_shared::{
     ids::ActionName,
-    wire::{DispatchRequest, Execution},
+    wire::{DispatchPreview, DispatchRequest, Execution},
 };
 
 use crate::{
@@ -14,8 +14,9 @@ use crate::{
     exit::Exit,
     failure::Failure,
     params::ParamArgs,
-    problem,
+    preview, problem,
     render::Format,
+    resend,
     session::Session,
     target::{Target, TargetArgs},
     text, wait,
@@ -32,6 +33,15 @@ pub(crate) struct RunArgs {
     /// How long the execution may take: 90s, 15m, 2h (control's default: 5m)
     #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
     timeout: Option<Duration>,
+    /// Show which nodes it would run on and which not, and send nothing to them
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Refuse unless exactly this many nodes are left after the gates
+    #[arg(long, value_name = "N")]
+    expect: Option<NonZeroU32>,
+    /// Refuse when more nodes than this are left after the gates
+    #[arg(long, value_name = "N")]
+    max_targets: Option<NonZeroU32>,
     /// Show progress and end when every node has
     #[arg(long)]
     wait: bool,
@@ -57,9 +67,19 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         selector,
         node_id,
         all,
+        expect: args.expect,
+        max_targets: args.max_targets,
     };
-    let dispatched: Execution = client
-        .post(&Route::project(project, ["executions", "dispatch"]), &request)
+    let dispatch = Route::project(project, ["executions", "dispatch"]);
+    if args.dry_run {
+        let preview: DispatchPreview = client
+            .post(&Route::project(project, ["executions", "preview"]), &request)
+            .await
+            .map_err(|err| err.about_selector(request.selector.as_deref()))?;
+        preview::show(screen, &preview)?;
+        return Ok(Exit::Success);
+    }
+    let dispatched: Execution = resend::until_answered(&client, &dispatch, &request)
         .await
         .map_err(|err| err.about_selector(request.selector.as_deref()))?;
     screen.say(&announcement(&dispatched));

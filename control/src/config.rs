@@ -4,6 +4,7 @@
 use std::{
     fs, io,
     net::SocketAddr,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,6 +26,10 @@ pub(crate) struct Limits {
     pub(crate) report_grace: Duration,
     /// How long a node that was asked to cancel may take to say that it did.
     pub(crate) cancel_grace: Duration,
+    /// How many requests a second one operator token may make in the long run.
+    pub(crate) requests_per_second: NonZeroU32,
+    /// How many it may make at once after a pause.
+    pub(crate) requests_burst: NonZeroU32,
 }
 
 #[derive(Debug)]
@@ -84,6 +89,8 @@ struct RawLimits {
     output_bytes_max: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
+    requests_per_second: Option<u64>,
+    requests_burst: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -163,15 +170,26 @@ impl RawLimits {
                 })
             }
         };
-        let live = within(
+        let count = |name, value, default, max| {
+            let count = within(name, value, default, 1, max)?;
+            let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
+            Ok(count.expect("checked against its bounds above"))
+        };
+        let live = count(
             "limits.live_executions_max",
             self.live_executions_max,
             1000,
-            1,
             1_000_000,
         )?;
         Ok(Limits {
-            live_executions_max: u32::try_from(live).expect("checked against its bounds above"),
+            live_executions_max: live.get(),
+            requests_per_second: count(
+                "limits.requests_per_second",
+                self.requests_per_second,
+                50,
+                100_000,
+            )?,
+            requests_burst: count("limits.requests_burst", self.requests_burst, 200, 100_000)?,
             output_bytes_max: within(
                 "limits.output_bytes_max",
                 self.output_bytes_max,
@@ -241,6 +259,8 @@ mod tests {
         for (text, named) in [
             ("listne = 1", "listne"),
             ("[limits]\nlive_executions_max = 0", "live_executions_max"),
+            ("[limits]\nrequests_per_second = 0", "requests_per_second"),
+            ("[limits]\nrequests_burst = 100001", "requests_burst"),
             ("listen = \"nowhere\"", "nowhere"),
             ("server_url = \"http://c\"", "http://c"),
             ("server_url = \"https://c/path\"", "https://c/path"),

@@ -12,6 +12,7 @@ use crate::{
     metrics::Metrics,
     outputs::OutputStore,
     presence::Presence,
+    rate::Rates,
     store::Store,
     streams::{NodeStreams, Watchers},
 };
@@ -31,6 +32,7 @@ pub(crate) struct Control {
     pub(crate) node_streams: NodeStreams,
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,
+    pub(crate) rates: Rates,
     /// Wakes the publisher: there may be rows in the outbox.
     pub(crate) outbox_wake: Notify,
     /// Cancelled once, when the service stops.

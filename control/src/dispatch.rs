@@ -1,14 +1,14 @@
 //! Admits a dispatch: resolve the cohort, ask the gates, count the capacity, persist in one commit.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
     selector::{BadSelector, Selector},
     time::Timestamp,
     wire::{
-        ActionKind, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX, Parameters,
-        TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
+        ActionKind, DispatchPreview, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX,
+        PREVIEW_TARGETS_MAX, Parameters, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
     },
 };
 
@@ -17,8 +17,9 @@ use crate::{
     authz::{self, Grants},
     control::Control,
     gates::{self, Asked, Candidate, NoSurvivor, Sifted},
+    idempotency::{self, ClaimOutcome, Once},
     keys::{chance, token_hash},
-    store::{Detail, NewExecution, Project, StoreError},
+    store::{Detail, NewExecution, Project, StoreError, Tx},
 };
 
 /// Who asks, and what they were granted.
@@ -45,10 +46,26 @@ pub(crate) enum DispatchError {
         action: ActionName,
         dropped: Vec<Dropped>,
     },
+    #[error("{found} nodes are left after the gates, and {expected} were expected; nothing was dispatched")]
+    CohortMismatch {
+        found: usize,
+        expected: NonZeroU32,
+        dropped: Vec<Dropped>,
+    },
+    #[error("{found} nodes are left after the gates, and max_targets is {max}; nothing was dispatched")]
+    TooManyTargets {
+        found: usize,
+        max: NonZeroU32,
+        dropped: Vec<Dropped>,
+    },
     #[error(
         "the domain has {live} live executions and limits.live_executions_max is {max}; wait for some to end"
     )]
     CapacityExceeded { live: i64, max: u32 },
+    #[error(
+        "the idempotency key was used within the last 24 hours for another request; take a new key for a new request"
+    )]
+    KeyReused,
     #[error("the dispatch could not be stored")]
     Store(#[from] StoreError),
     #[error("the system gave no random bytes")]
@@ -133,6 +150,8 @@ struct Ask {
     target: Target,
     parameters: Option<Parameters>,
     timeout_seconds: u32,
+    expect: Option<NonZeroU32>,
+    max_targets: Option<NonZeroU32>,
 }
 
 impl Ask {
@@ -165,44 +184,163 @@ impl Ask {
             target,
             parameters: request.parameters,
             timeout_seconds,
+            expect: request.expect,
+            max_targets: request.max_targets,
         })
+    }
+
+    /// Whether the dispatch may go to those that are left, and why not. Asked of the very list that is then written, so
+    /// that no change of a label can come between.
+    fn check(&self, sifted: &Sifted) -> Result<(), DispatchError> {
+        let found = sifted.survivors.len();
+        let differs = |number: NonZeroU32| usize::try_from(number.get()) != Ok(found);
+        if found == 0 {
+            let why = match self.target {
+                Target::Node(_) => sifted.refusal_of_node(),
+                Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
+            };
+            return Err(DispatchError::NoSurvivor {
+                why,
+                action: self.action.clone(),
+                dropped: sifted.dropped(),
+            });
+        }
+        if let Some(expected) = self.expect.filter(|expected| differs(*expected)) {
+            return Err(DispatchError::CohortMismatch {
+                found,
+                expected,
+                dropped: sifted.dropped(),
+            });
+        }
+        match self.max_targets {
+            Some(max) if usize::try_from(max.get()).is_ok_and(|max| found > max) => {
+                Err(DispatchError::TooManyTargets {
+                    found,
+                    max,
+                    dropped: sifted.dropped(),
+                })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
-/// Admits a dispatch or refuses it; a refusal has changed nothing.
+/// What a dispatch would be admitted as, or refused with, at this moment. Writes nothing.
+pub(crate) async fn preview(
+    control: &Control,
+    project: &Project,
+    requester: &Requester,
+    request: DispatchRequest,
+) -> Result<DispatchPreview, DispatchError> {
+    let ask = Ask::parse(request)?;
+    let (kind, sifted) = cohort(control, project, requester, &ask).await?;
+    ask.check(&sifted)?;
+    check_capacity(
+        control,
+        control.store.count_live_executions(project.domain).await?,
+    )?;
+    let shown: Vec<NodeId> = sifted
+        .survivors
+        .iter()
+        .take(PREVIEW_TARGETS_MAX)
+        .map(|cleared| cleared.node())
+        .collect();
+    Ok(DispatchPreview {
+        project_id: project.id,
+        domain_id: project.domain,
+        kind,
+        timeout_seconds: ask.timeout_seconds,
+        selector: ask.target.text().map(str::to_owned),
+        target_count: u64::try_from(sifted.survivors.len()).unwrap_or(u64::MAX),
+        targets: control.store.preview_targets(&shown).await?,
+        dropped: sifted.dropped(),
+        action: ask.action,
+    })
+}
+
+/// A dispatch that stands.
+pub(crate) struct Admitted {
+    pub(crate) execution: Execution,
+    /// Whether it was admitted before, under the same idempotency key.
+    pub(crate) again: bool,
+}
+
+/// Admits a dispatch or refuses it; a refusal has changed nothing, and leaves its idempotency key free.
 pub(crate) async fn dispatch(
     control: &Control,
     project: &Project,
     requester: &Requester,
     request: DispatchRequest,
+    once: Option<&Once>,
     now: Timestamp,
-) -> Result<Execution, DispatchError> {
+) -> Result<Admitted, DispatchError> {
     let ask = Ask::parse(request)?;
+    let id = ExecutionId::mint(now, chance()?);
+    // With a key, the turn at writing is taken before the gates: a request that is sent again must not be refused for
+    // what has changed since, while the first is still under way.
+    let claimed = match once {
+        None => None,
+        Some(once) => match idempotency::claim(control, project, requester, once, id, now).await? {
+            ClaimOutcome::First(tx) => Some(tx),
+            ClaimOutcome::Reused => return Err(DispatchError::KeyReused),
+            ClaimOutcome::Again(before) => {
+                let execution = answer(control, project, before.execution, before.dropped).await?;
+                return Ok(Admitted {
+                    execution,
+                    again: true,
+                });
+            }
+        },
+    };
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    if sifted.survivors.is_empty() {
+    if let Err(refusal) = ask.check(&sifted) {
+        // The turn at writing is given back first: the rows of the denials take one of their own.
+        drop(claimed);
         audit::record(control, project.domain, &denials(requester, &sifted), now).await?;
-        let why = match ask.target {
-            Target::Node(_) => sifted.refusal_of_node(),
-            Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
-        };
-        return Err(DispatchError::NoSurvivor {
-            why,
-            action: ask.action,
-            dropped: sifted.dropped(),
-        });
+        return Err(refusal);
     }
-    let id = persist(control, project, requester, &ask, kind, &sifted, now).await?;
+    let dropped = sifted.dropped();
+    let mut tx = match claimed {
+        Some(mut tx) => {
+            tx.note_dropped(id, &dropped).await?;
+            tx
+        }
+        None => control.store.begin().await?,
+    };
+    write(
+        &mut tx,
+        control,
+        project,
+        requester,
+        (id, &ask, kind, &sifted),
+        now,
+    )
+    .await?;
+    tx.commit().await?;
     control.outbox_wake.notify_one();
     control.metrics.dispatched(project.domain);
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
 
-    let mut execution = control
+    let execution = answer(control, project, id, dropped).await?;
+    Ok(Admitted {
+        execution,
+        again: false,
+    })
+}
+
+/// The execution as it is now, and what the gates dropped when it was admitted.
+async fn answer(
+    control: &Control,
+    project: &Project,
+    id: ExecutionId,
+    dropped: Vec<Dropped>,
+) -> Result<Execution, DispatchError> {
+    let execution = control
         .store
         .execution(project.id, id, Detail::WithoutOutput)
         .await?
         .ok_or(StoreError::Sql(sqlx::Error::RowNotFound))?;
-    execution.dropped = sifted.dropped();
-    Ok(execution)
+    Ok(Execution { dropped, ..execution })
 }
 
 async fn cohort(
@@ -242,16 +380,14 @@ fn declared_kind(candidates: &[Candidate]) -> ActionKind {
 
 /// Header, targets and outbox rows in one commit. The count of live executions is taken under the same write lock, so
 /// that two dispatches at once cannot both be the last.
-async fn persist(
+async fn write(
+    tx: &mut Tx,
     control: &Control,
     project: &Project,
     requester: &Requester,
-    ask: &Ask,
-    kind: ActionKind,
-    sifted: &Sifted,
+    (id, ask, kind, sifted): (ExecutionId, &Ask, ActionKind, &Sifted),
     now: Timestamp,
-) -> Result<ExecutionId, DispatchError> {
-    let id = ExecutionId::mint(now, chance()?);
+) -> Result<(), DispatchError> {
     let targets: Vec<_> = sifted
         .survivors
         .iter()
@@ -262,12 +398,7 @@ async fn persist(
             )
         })
         .collect();
-    let mut tx = control.store.begin().await?;
-    let live = tx.count_live_executions(project.domain).await?;
-    let max = control.limits.live_executions_max;
-    if live >= i64::from(max) {
-        return Err(DispatchError::CapacityExceeded { live, max });
-    }
+    check_capacity(control, tx.count_live_executions(project.domain).await?)?;
     tx.insert_execution(&NewExecution {
         id,
         domain: project.domain,
@@ -291,8 +422,15 @@ async fn persist(
     );
     entries.push(granted.with(format!("{} on {} nodes", ask.action, targets.len())));
     tx.append_audit(project.domain, &entries, now).await?;
-    tx.commit().await?;
-    Ok(id)
+    Ok(())
+}
+
+fn check_capacity(control: &Control, live: i64) -> Result<(), DispatchError> {
+    let max = control.limits.live_executions_max;
+    if live >= i64::from(max) {
+        return Err(DispatchError::CapacityExceeded { live, max });
+    }
+    Ok(())
 }
 
 /// One row for each node that a gate of permission or integrity left out.

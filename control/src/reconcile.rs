@@ -13,6 +13,7 @@ use crate::{
     audit::{self, Entry},
     authz,
     control::Control,
+    idempotency,
     store::{StoreError, Tx},
 };
 
@@ -43,6 +44,13 @@ pub(crate) async fn run(control: &Control) {
             }
             Ok(_) => {}
             Err(err) => log::error!("The sweep failed: {}", crate::error_chain(&err)),
+        }
+        control.rates.forget_idle();
+        if let Err(err) = idempotency::forget(&control.store, Timestamp::now()).await {
+            log::error!(
+                "Expired idempotency keys could not be removed: {}",
+                crate::error_chain(&err)
+            );
         }
     }
 }

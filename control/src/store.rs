@@ -8,6 +8,7 @@ mod audit;
 mod cancel;
 mod executions;
 mod hooks;
+mod idempotency;
 mod metrics;
 mod nodes;
 mod outbox;
@@ -24,6 +25,7 @@ use sqlx::{
 pub(crate) use access::Presented;
 pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
+pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
 pub(crate) use outbox::Owed;
 pub(crate) use rows::CorruptRow;

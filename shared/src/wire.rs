@@ -3,7 +3,7 @@
 //! Requests that operators write refuse unknown fields, so that a misspelt one is never silently ignored. Messages
 //! between nodes and control tolerate them, so that either end may be newer.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -95,6 +95,47 @@ pub struct DispatchRequest {
     /// Ours: every node of the project, said out loud.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
+    /// Ours: how many nodes must be left after the gates; with another number nothing is dispatched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<NonZeroU32>,
+    /// Ours: how many nodes may be left after the gates; with more nothing is dispatched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_targets: Option<NonZeroU32>,
+}
+
+/// `POST /v1/projects/{project_id}/executions:preview`: what a [`DispatchRequest`] would be admitted as now. Nothing is
+/// written, and what the dispatch would be refused with is the answer here too.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DispatchPreview {
+    pub project_id: ProjectId,
+    pub domain_id: DomainId,
+    pub action: ActionName,
+    #[serde(rename = "type")]
+    pub kind: ActionKind,
+    pub timeout_seconds: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// How many nodes it would be sent to.
+    pub target_count: u64,
+    /// Those nodes, by name; at most [`PREVIEW_TARGETS_MAX`] of them.
+    pub targets: Vec<PreviewTarget>,
+    /// Nodes that the target names and a gate dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
+}
+
+/// Ours: names one dispatch of one caller for 24 hours, so that it can be sent again and is made once.
+pub const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
+/// Ours: `true` on the answer to a dispatch that was made before.
+pub const IDEMPOTENT_REPLAY_HEADER: &str = "idempotent-replay";
+
+/// How many nodes a preview lists.
+pub const PREVIEW_TARGETS_MAX: usize = 1000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreviewTarget {
+    pub node_id: NodeId,
+    pub node_name: String,
 }
 
 /// One dispatch. Lists leave `targets` empty and give `target_counts`; a single read gives both.

@@ -32,6 +32,7 @@ pub struct Operator {
 pub struct Answer {
     pub status: u16,
     pub content_type: String,
+    pub headers: reqwest::header::HeaderMap,
     pub bytes: Vec<u8>,
 }
 
@@ -99,6 +100,15 @@ impl Operator {
     pub fn with_token(&self, token: &str) -> Self {
         Self {
             token: token.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The same access through another address.
+    #[must_use]
+    pub fn through(&self, server: String) -> Self {
+        Self {
+            server,
             ..self.clone()
         }
     }
@@ -271,6 +281,7 @@ impl Answer {
     pub async fn try_to(request: reqwest::RequestBuilder) -> Result<Self, reqwest::Error> {
         let response = request.send().await?;
         let status = response.status().as_u16();
+        let headers = response.headers().clone();
         let content_type = response
             .headers()
             .get("content-type")
@@ -280,6 +291,7 @@ impl Answer {
         Ok(Self {
             status,
             content_type,
+            headers,
             bytes: response.bytes().await?.into(),
         })
     }

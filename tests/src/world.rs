@@ -32,6 +32,8 @@ const NAME_LABEL: &str = "story-node";
 /// How long a supervisor may take to leave after its invocation was settled.
 const SUPERVISOR_LEAVES_WITHIN: Duration = Duration::from_secs(15);
 
+const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
+
 pub struct World {
     pub operator: Operator,
     control: Option<Daemon>,
@@ -60,7 +62,8 @@ pub struct NodeToBe<'w> {
 impl World {
     /// A control that serves, with its first domain, project and operator token, and no node.
     pub async fn new() -> Self {
-        Self::with_config(None).await
+        // Stories look far more often than operators do.
+        Self::with_config(Some(OFTEN)).await
     }
 
     /// The same with a configuration file; `{dir}` in it stands for the world's directory.
@@ -264,6 +267,32 @@ impl World {
         db.busy_timeout(Duration::from_secs(10))
             .expect("a wait can be set");
         db.execute_batch(sql).expect("the statement is sound");
+    }
+
+    /// Another operator with all rights in the project.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[must_use]
+    pub fn another_operator(&self) -> Operator {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let now = muster_shared::time::Timestamp::now();
+        let mint = || muster_shared::ids::RowId::mint(now, chance());
+        let (id, tuple) = (mint(), mint());
+        let token = format!("mop_{}", hex(&chance::<32>()));
+        let hash = muster_shared::ids::Digest::of(token.as_bytes());
+        self.alter(&format!(
+            "INSERT INTO operator_token (id, domain_id, name, token_hash, created_ms)
+                 SELECT x'{}', id, 'another', x'{}', {now} FROM domain;
+             INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_ms)
+                 SELECT x'{}', domain_id, id, 'token:{id}', 'operator', 'project:{}', {now} FROM project",
+            hex(id.uuid().as_bytes()),
+            hex(hash.as_bytes()),
+            hex(tuple.uuid().as_bytes()),
+            self.operator.project,
+            now = now.as_millis(),
+        ));
+        self.operator.with_token(&token)
     }
 
     /// This story means to leave invocations open.

@@ -85,6 +85,7 @@ impl FromRequestParts<Shared> for Operator {
             return Err(shut("token_rotated", "was rotated and ended", at));
         }
         let subject = format!("token:{}", token.id);
+        control.rates.check(&subject)?;
         let grants = Grants::of(&subject, &control.store.tuples_about(&subject).await?);
         Ok(Self {
             requester: Requester { subject, grants },

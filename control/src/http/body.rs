@@ -22,7 +22,7 @@ pub(super) const REPORT_BODY_BYTES_MAX: usize = 512 * 1024;
 const BODY_READ_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn read_json<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<T, ApiError> {
-    parse(&read(body, bytes_max).await?)
+    parse_json(&read_bytes(body, bytes_max).await?)
 }
 
 /// For a request that says enough without a body.
@@ -30,14 +30,14 @@ pub(super) async fn read_json_or_default<T: DeserializeOwned + Default>(
     body: Body,
     bytes_max: usize,
 ) -> Result<T, ApiError> {
-    let bytes = read(body, bytes_max).await?;
+    let bytes = read_bytes(body, bytes_max).await?;
     if bytes.is_empty() {
         return Ok(T::default());
     }
-    parse(&bytes)
+    parse_json(&bytes)
 }
 
-async fn read(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+pub(super) async fn read_bytes(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
     let read = Limited::new(body, bytes_max).collect();
     let read = tokio::time::timeout(BODY_READ_MAX, read).await.map_err(|_| {
         ApiError::new(
@@ -60,7 +60,7 @@ async fn read(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
     Ok(read.to_bytes())
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|err| {
         ApiError::bad_request("invalid_body", format!("the body is not what is expected: {err}"))
     })

@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, Query, State},
-    http::StatusCode,
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
 use muster_shared::{
@@ -14,15 +14,16 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchRequest, Execution, HookState, IssueTokenRequest, LabelPatch, NodeSummary,
-        Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IDEMPOTENCY_KEY_HEADER,
+        IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page, SelectorError,
+        SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
     },
 };
 use serde::Deserialize;
 
 use super::{
     auth::{InProject, Operator, parse_node, parse_project, visible_project},
-    body::{OPERATOR_BODY_BYTES_MAX, read_json},
+    body::{OPERATOR_BODY_BYTES_MAX, parse_json, read_bytes, read_json},
     cursor,
     denial::{deny, refuse},
     problem::ApiError,
@@ -32,7 +33,9 @@ use crate::{
     authz,
     control::{Control, Shared},
     dispatch::{self, Target},
-    enroll, integrity,
+    enroll,
+    idempotency::{KEY_LEN_MAX, Once},
+    integrity,
     store::{Detail, ListFilter, NodeFilter, NodeRecord, ViolationFilter},
 };
 
@@ -60,19 +63,65 @@ pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
 pub(super) async fn dispatch(
     State(control): State<Shared>,
     caller: InProject,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let once = once(&headers, &bytes)?;
+    let request = parse_json(&bytes)?;
     let InProject { operator, project } = caller;
-    let dispatched =
-        dispatch::dispatch(&control, &project, &operator.requester, request, Timestamp::now()).await;
-    match dispatched {
-        Ok(execution) => Ok((StatusCode::CREATED, Json(execution)).into_response()),
+    let dispatched = dispatch::dispatch(
+        &control,
+        &project,
+        &operator.requester,
+        request,
+        once.as_ref(),
+        Timestamp::now(),
+    )
+    .await;
+    let admitted = match dispatched {
+        Ok(admitted) => admitted,
         Err(err) => {
             let resource = authz::project(project.id);
-            Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await)
+            return Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await);
         }
+    };
+    let mut response = (StatusCode::CREATED, Json(admitted.execution)).into_response();
+    if admitted.again {
+        let replayed = HeaderName::from_static(IDEMPOTENT_REPLAY_HEADER);
+        response
+            .headers_mut()
+            .insert(replayed, HeaderValue::from_static("true"));
     }
+    Ok(response)
+}
+
+/// What the request says of having been made before.
+fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY_HEADER).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    match Once::new(key.as_bytes(), body) {
+        Some(once) if keys.next().is_none() => Ok(Some(once)),
+        Some(_) | None => Err(ApiError::bad_request(
+            "invalid_idempotency_key",
+            format!(
+                "the header Idempotency-Key must be given once, with 1 to {KEY_LEN_MAX} visible ASCII characters"
+            ),
+        )),
+    }
+}
+
+/// The same request as a dispatch, asked about and not carried out. A refusal leaves no trace either: nothing was
+/// tried.
+pub(super) async fn preview(
+    State(control): State<Shared>,
+    caller: InProject,
+    body: Body,
+) -> Result<Json<DispatchPreview>, ApiError> {
+    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let InProject { operator, project } = caller;
+    let preview = dispatch::preview(&control, &project, &operator.requester, request).await?;
+    Ok(Json(preview))
 }
 
 #[derive(Deserialize)]

@@ -26,22 +26,25 @@ use crate::{
     integrity::ManifestError,
     keys::chance,
     outputs::{OutputError, UploadRefused},
+    rate::TooOften,
     store::StoreError,
 };
 
 /// How long a caller turned away for capacity should wait before it asks again, in seconds.
-const RETRY_AFTER_SECONDS: &str = "5";
+const RETRY_AFTER_SECONDS: u32 = 5;
 
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     code: &'static str,
     detail: String,
-    position: Option<usize>,
+    position: Option<u32>,
     dropped: Vec<Dropped>,
     reason: Option<&'static str>,
     /// Minted when the refusal is written down, else when it is sent.
     correlation: Option<RowId>,
+    /// When to ask again, where that is known better than in general.
+    retry_after_seconds: Option<u32>,
 }
 
 impl ApiError {
@@ -54,6 +57,7 @@ impl ApiError {
             dropped: Vec::new(),
             reason: None,
             correlation: None,
+            retry_after_seconds: None,
         }
     }
 
@@ -136,7 +140,7 @@ impl IntoResponse for ApiError {
             detail: this.detail,
             instance: correlation.map_or_else(String::new, |id| format!("urn:uuid:{id}")),
             code: Some(this.code.to_owned()),
-            position: this.position,
+            position: this.position.map(|at| at as usize),
             dropped: this.dropped,
             reason: this.reason.map(str::to_owned),
             correlation_id: this.reason.and(correlation).map(|id| id.to_string()),
@@ -148,7 +152,8 @@ impl IntoResponse for ApiError {
             HeaderValue::from_static("application/problem+json"),
         );
         if this.status == StatusCode::TOO_MANY_REQUESTS || this.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+            let seconds = this.retry_after_seconds.unwrap_or(RETRY_AFTER_SECONDS);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if this.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -171,11 +176,20 @@ impl From<StoreError> for ApiError {
     }
 }
 
+impl From<TooOften> for ApiError {
+    fn from(err: TooOften) -> Self {
+        Self {
+            retry_after_seconds: u32::try_from(err.wait_seconds()).ok(),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", err.to_string())
+        }
+    }
+}
+
 impl From<BadTarget> for ApiError {
     fn from(err: BadTarget) -> Self {
         match &err {
             BadTarget::Selector(bad) => Self {
-                position: Some(bad.position),
+                position: u32::try_from(bad.position).ok(),
                 ..Self::bad_request("malformed_selector", err.to_string())
             },
             BadTarget::NotOne | BadTarget::NodeId(_) => Self::bad_request("invalid_target", err.to_string()),
@@ -206,8 +220,20 @@ impl From<DispatchError> for ApiError {
                 };
                 Self { dropped, ..refusal }
             }
+            // Both 422, as the cohort that is empty: the request is sound, and the fleet is not what it takes it for.
+            DispatchError::CohortMismatch { dropped, .. } => Self {
+                dropped,
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "cohort_mismatch", text)
+            },
+            DispatchError::TooManyTargets { dropped, .. } => Self {
+                dropped,
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "too_many_targets", text)
+            },
             DispatchError::CapacityExceeded { .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "capacity_exceeded", text)
+            }
+            DispatchError::KeyReused => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", text)
             }
             DispatchError::Store(err) => err.into(),
             DispatchError::Chance(err) => Self::internal(&err),

@@ -66,6 +66,8 @@ const fn route(
 const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions:dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
     route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
+    route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview)),
+    route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview)),
     route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions)),
     route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution)),
     route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution)),

@@ -130,14 +130,15 @@ pub(crate) struct ListFilter<'a> {
     pub(crate) before: Option<(Timestamp, ExecutionId)>,
 }
 
+const COUNT_LIVE: &str =
+    "SELECT count(*) FROM action_execution WHERE domain_id = $1 AND terminal_status IS NULL";
+
 impl Tx {
     pub(crate) async fn count_live_executions(&mut self, domain: DomainId) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar(
-            "SELECT count(*) FROM action_execution WHERE domain_id = $1 AND terminal_status IS NULL",
-        )
-        .bind(domain.uuid())
-        .fetch_one(&mut *self.0)
-        .await?)
+        Ok(sqlx::query_scalar(COUNT_LIVE)
+            .bind(domain.uuid())
+            .fetch_one(&mut *self.0)
+            .await?)
     }
 
     /// Writes the header, its targets and an outbox row for each, all part of this transaction.
@@ -416,6 +417,14 @@ pub(crate) enum Detail {
 }
 
 impl Store {
+    /// The same as [`Tx::count_live_executions`], true of no more than the moment.
+    pub(crate) async fn count_live_executions(&self, domain: DomainId) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(COUNT_LIVE)
+            .bind(domain.uuid())
+            .fetch_one(&self.read)
+            .await?)
+    }
+
     /// The state of one target, read outside of any write: enough to answer who may speak for it.
     pub(crate) async fn target_now(
         &self,

@@ -7,7 +7,7 @@ use muster_shared::{
     labels::Labels,
     selector::{Selector, Test},
     time::Timestamp,
-    wire::{ActionKind, NodeAction, Verdict},
+    wire::{ActionKind, NodeAction, PreviewTarget, Verdict},
 };
 use sqlx::{QueryBuilder, Sqlite};
 use uuid::Uuid;
@@ -144,6 +144,24 @@ impl Store {
                     may_act: false,
                     declared,
                     baseline: row.digest_opt("baseline")?,
+                })
+            })
+            .collect()
+    }
+
+    /// What these nodes are called, by name.
+    pub(crate) async fn preview_targets(&self, nodes: &[NodeId]) -> Result<Vec<PreviewTarget>, StoreError> {
+        let rows = in_nodes("SELECT id, name FROM node WHERE id IN (", nodes)
+            .push(") ORDER BY name, id")
+            .build()
+            .fetch_all(&self.read)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "node", "id");
+                Ok(PreviewTarget {
+                    node_id: row.id("id")?,
+                    node_name: row.get("name")?,
                 })
             })
             .collect()

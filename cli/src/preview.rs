@@ -1,0 +1,102 @@
+//! `muster run --dry-run`: the nodes that an action would run on, and those that a gate would drop.
+
+use muster_shared::wire::DispatchPreview;
+
+use crate::{
+    failure::Failure,
+    problem,
+    render::{Format, Screen},
+    table::Table,
+    text,
+};
+
+/// The nodes on standard output, the words about them on standard error; JSON is the whole answer.
+pub(crate) fn show(screen: &Screen, preview: &DispatchPreview) -> Result<(), Failure> {
+    screen.say(&words(preview));
+    if screen.format() == Format::Name {
+        let mut targets = preview.targets.iter();
+        return targets.try_for_each(|target| screen.print(&target.node_name));
+    }
+    screen.one(preview, |preview| preview.action.to_string(), targets)
+}
+
+fn words(preview: &DispatchPreview) -> String {
+    let count = usize::try_from(preview.target_count).unwrap_or(usize::MAX);
+    let mut words = format!(
+        "dry run, nothing was sent: {} ({}) would go to {}, with {} s to end",
+        preview.action,
+        preview.kind.as_str(),
+        text::count(count, "node"),
+        preview.timeout_seconds
+    );
+    if preview.targets.len() < count {
+        words.push_str(&format!("; {} of them are shown", preview.targets.len()));
+    }
+    if !preview.dropped.is_empty() {
+        words.push('\n');
+        words.push_str(&problem::dropped(&preview.dropped));
+    }
+    words
+}
+
+fn targets(preview: &DispatchPreview, wide: bool) -> Table {
+    let mut table = Table::new(&["NODE", "ID"], &[], wide);
+    for target in &preview.targets {
+        table.row([
+            text::line(&target.node_name).into_owned().into(),
+            target.node_id.to_string().into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_shared::{
+        ids::NodeId,
+        time::Timestamp,
+        wire::{ActionKind, Dropped, PreviewTarget},
+    };
+
+    #[test]
+    fn it_says_that_nothing_was_sent_how_many_there_are_and_who_was_dropped() {
+        let at = Timestamp::from_millis(0);
+        let node = NodeId::mint(at, [1; 10]);
+        let mut preview = DispatchPreview {
+            project_id: muster_shared::ids::ProjectId::mint(at, [2; 10]),
+            domain_id: muster_shared::ids::DomainId::mint(at, [3; 10]),
+            action: "backup".parse().unwrap(),
+            kind: ActionKind::Hook,
+            timeout_seconds: 300,
+            selector: None,
+            target_count: 1,
+            targets: vec![PreviewTarget {
+                node_id: node,
+                node_name: "db-1".into(),
+            }],
+            dropped: Vec::new(),
+        };
+        assert_eq!(
+            words(&preview),
+            "dry run, nothing was sent: backup (hook) would go to 1 node, with 300 s to end"
+        );
+        preview.target_count = 2000;
+        preview.dropped.push(Dropped {
+            reason: "action_not_declared".into(),
+            count: 1,
+            sample: vec![node],
+        });
+        assert_eq!(
+            words(&preview),
+            format!(
+                "dry run, nothing was sent: backup (hook) would go to 2000 nodes, with 300 s to end; 1 of them are shown\n  \
+                 dropped 1 node: action_not_declared: {node}"
+            )
+        );
+        assert_eq!(
+            targets(&preview, false).render(false),
+            format!("NODE  ID\ndb-1  {node}")
+        );
+    }
+}
