@@ -25,7 +25,7 @@ const OUTBOX_BATCH: u32 = 1000;
 const OUTBOX_POLL: Duration = Duration::from_secs(2);
 /// An invocation that a connected node has not acknowledged for this long is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
-/// How many nodes one round of redelivery serves.
+/// How many nodes redelivery looks up at a time.
 const REDELIVER_BATCH: u32 = 1000;
 /// How long a cancel or an approval on the wire is good for. Both are signed anew on every connect.
 const NOTICE_TTL: Duration = Duration::from_secs(10 * 60);
@@ -196,8 +196,8 @@ async fn drain(control: &Control, up_to: i64) -> Result<(), StoreError> {
     tx.commit().await
 }
 
-/// Sends again what connected nodes have not acknowledged or not cancelled, until the service stops. Nodes answer what they know from
-/// their journals, so that once too often is harmless and once too few is not.
+/// Sends again what connected nodes have not acknowledged or not cancelled, until the service stops. Nodes answer what
+/// they know from their journals, so that once too often is harmless and once too few is not.
 pub(crate) async fn redeliver(control: &Control) {
     while !control.stopped_within(REDELIVER_AFTER).await {
         if let Err(err) = redeliver_round(control, Timestamp::now()).await {
@@ -206,26 +206,58 @@ pub(crate) async fn redeliver(control: &Control) {
     }
 }
 
+/// Every node that is owed something, batch by batch: those that are away, however many, never keep one that is here
+/// from its turn.
 async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
     let since = now.minus(REDELIVER_AFTER);
-    let connected = |node: &NodeId| control.node_streams.is_connected(*node);
-    let to_cancel = control
-        .store
-        .nodes_still_to_cancel(since, REDELIVER_BATCH)
-        .await?;
-    for node in to_cancel.into_iter().filter(connected) {
-        for owed in control.store.owed_cancels(node, now).await? {
-            control.node_streams.push(node, owed);
+    let connected = |node: &&NodeId| control.node_streams.is_connected(**node);
+    let mut after = Some(NodeId::from(uuid::Uuid::nil()));
+    while let Some(last) = after {
+        let to_cancel = control
+            .store
+            .nodes_still_to_cancel(since, last, REDELIVER_BATCH)
+            .await?;
+        for node in to_cancel.iter().filter(connected) {
+            for owed in control.store.owed_cancels(*node, now).await? {
+                control.node_streams.push(*node, owed);
+            }
         }
+        after = next_batch(&to_cancel);
     }
-    let stale = control
-        .store
-        .nodes_still_owed(since, now, REDELIVER_BATCH)
-        .await?;
-    for node in stale.into_iter().filter(connected) {
-        for owed in control.store.owed_to(node, now).await? {
-            control.node_streams.push(node, owed);
+    let mut after = Some(NodeId::from(uuid::Uuid::nil()));
+    while let Some(last) = after {
+        let stale = control
+            .store
+            .nodes_still_owed((since, now), last, REDELIVER_BATCH)
+            .await?;
+        for node in stale.iter().filter(connected) {
+            for owed in control.store.owed_to(*node, now).await? {
+                control.node_streams.push(*node, owed);
+            }
         }
+        after = next_batch(&stale);
     }
     Ok(())
+}
+
+/// Where the batch after this one begins; `None` when this was the last.
+fn next_batch(nodes: &[NodeId]) -> Option<NodeId> {
+    nodes
+        .last()
+        .copied()
+        .filter(|_| nodes.len() == REDELIVER_BATCH as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_batch_has_one_after_it() {
+        let node = |n: u128| NodeId::from(uuid::Uuid::from_u128(n));
+        let full: Vec<NodeId> = (1..=u128::from(REDELIVER_BATCH)).map(node).collect();
+        assert_eq!(next_batch(&full), full.last().copied());
+        assert_eq!(next_batch(&full[1..]), None);
+        assert_eq!(next_batch(&[]), None);
+    }
 }

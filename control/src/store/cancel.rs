@@ -146,17 +146,20 @@ impl Store {
             .collect()
     }
 
-    /// Nodes that were asked to cancel something before `since` and have not ended it.
+    /// Nodes after `after` that were asked to cancel something before `since` and have not ended it, in the order of ids.
     pub(crate) async fn nodes_still_to_cancel(
         &self,
         since: Timestamp,
+        after: NodeId,
         limit: u32,
     ) -> Result<Vec<NodeId>, StoreError> {
         let rows = sqlx::query(
             "SELECT DISTINCT node_id FROM action_execution_target
-             WHERE cancel_requested_ms <= $1 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL LIMIT $2",
+             WHERE cancel_requested_ms <= $1 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL AND node_id > $2
+             ORDER BY node_id LIMIT $3",
         )
         .bind(since.as_millis())
+        .bind(after.uuid())
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;

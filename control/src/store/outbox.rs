@@ -139,19 +139,21 @@ impl Store {
             .collect()
     }
 
-    /// Nodes with an invocation that is pending since before `since` and not expired.
+    /// Nodes after `after` with an invocation that is pending since before `since` and not expired, in the order of ids.
     pub(crate) async fn nodes_still_owed(
         &self,
-        since: Timestamp,
-        now: Timestamp,
+        (since, now): (Timestamp, Timestamp),
+        after: NodeId,
         limit: u32,
     ) -> Result<Vec<NodeId>, StoreError> {
         let rows = sqlx::query(
             "SELECT DISTINCT t.node_id FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
-             WHERE t.status = 'pending' AND t.created_ms <= $1 AND e.expires_ms > $2 LIMIT $3",
+             WHERE t.status = 'pending' AND t.created_ms <= $1 AND e.expires_ms > $2 AND t.node_id > $3
+             ORDER BY t.node_id LIMIT $4",
         )
         .bind(since.as_millis())
         .bind(now.as_millis())
+        .bind(after.uuid())
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
