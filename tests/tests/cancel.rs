@@ -258,6 +258,35 @@ async fn a_node_that_does_not_answer_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_cancelled_and_what_the_clock_ended_is_written_down() {
+    let world = World::with_config(Some("[limits]\ncancel_grace_seconds = 1\n")).await;
+    let (node, frames, request) = taken(&world, &[Status::Ack]).await;
+    drop(frames);
+    let _ = world.operator.cancel(request.execution_id).await;
+    let _ = world.settled(request.execution_id).await;
+
+    let db = world.database();
+    let mut rows = db
+        .prepare("SELECT subject, resource, outcome, detail FROM audit WHERE relation = 'actions.cancel' ORDER BY seq")
+        .unwrap();
+    let rows: Vec<[String; 4]> = rows
+        .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))
+        .and_then(Iterator::collect)
+        .unwrap();
+    let [asked, gave_up] = &rows[..] else {
+        panic!("one row for who asked, one for what the clock ended: {rows:#?}")
+    };
+    let execution = format!("execution:{}", request.execution_id);
+    assert!(asked[0].starts_with("token:"), "{asked:?}");
+    assert_eq!(
+        asked[1..],
+        [execution.as_str(), "granted", "0 cancelled, 1 asked"]
+    );
+    let resource = format!("resource:{}", node.id);
+    assert_eq!(gave_up[..], ["system", &execution, "granted", &resource]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_never_ends_later_than_the_deadline_would() {
     let limits = "[limits]\ncancel_grace_seconds = 3600\nreport_grace_seconds = 1\n";
     let world = World::with_config(Some(limits)).await;
