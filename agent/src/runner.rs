@@ -79,9 +79,9 @@ impl Runner {
         self.result_of(execution, run, &stop_asked).await
     }
 
-    /// No action outlives its expiry: from then on control has given it up.
+    /// No action outlives its deadline: from then on control has given it up.
     fn limit(&self, request: &ActionRequest) -> Duration {
-        Duration::from_secs(request.timeout_seconds.into()).min(self.clock.now().until(request.expires_at))
+        Duration::from_secs(request.timeout_seconds.into()).min(self.clock.now().until(request.deadline()))
     }
 
     async fn builtin(&self, request: &ActionRequest, attempt: u32, limit: Duration) -> Outcome {

@@ -235,7 +235,7 @@ impl Session {
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
         self.waiting
             .iter()
-            .filter_map(|id| Some(self.invocations.get(id)?.request.expires_at))
+            .filter_map(|id| Some(self.invocations.get(id)?.request.deadline()))
             .min()
     }
 
@@ -440,7 +440,7 @@ impl Session {
             let Some(invocation) = self.invocations.get_mut(&id) else {
                 continue;
             };
-            if invocation.request.expires_at <= now {
+            if invocation.request.deadline() <= now {
                 self.ended(id, Outcome::of(Ended::Expired), decision);
                 continue;
             }

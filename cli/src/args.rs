@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// List executions, newest first
     Executions(executions::ListArgs),
-    /// Show, watch, cancel or read one execution
+    /// Show, watch, pause, cancel or read one execution
     #[command(subcommand)]
     Execution(ExecutionCommand),
     /// List hooks and their verdicts, or approve a digest
@@ -125,6 +125,9 @@ mod tests {
             "muster run ping --all --timeout 0",
             "muster execution show 019",
             "muster execution cancel 019",
+            "muster execution pause 019",
+            "muster run ping --all --waves=",
+            "muster run ping --all --deliver-within 0",
             "muster execution cancel 01900000-0000-7000-8000-000000000001 --wait-timeout 5s",
             "muster executions --limit 0",
             "muster executions --status done",

@@ -12,6 +12,7 @@ use crate::{
     client::{Client, Route},
     execution_cancel::{self, CancelArgs},
     execution_output::{self, OutputArgs},
+    execution_rollout::{self, RolloutArgs},
     execution_show,
     exit::Exit,
     failure::Failure,
@@ -27,6 +28,10 @@ pub(crate) enum ExecutionCommand {
     Watch(WatchArgs),
     /// Take it back: what waits never runs, what runs is ended
     Cancel(CancelArgs),
+    /// Hold its rollout back: what was released goes on, nothing more is
+    Pause(RolloutArgs),
+    /// Let a paused rollout go on
+    Resume(RolloutArgs),
     /// What the action wrote
     Output(OutputArgs),
 }
@@ -51,6 +56,8 @@ pub(crate) async fn run(session: &Session, command: ExecutionCommand) -> Result<
         ExecutionCommand::Show(args) => show(session, &args).await,
         ExecutionCommand::Watch(args) => watch(session, &args).await,
         ExecutionCommand::Cancel(args) => execution_cancel::run(session, &args).await,
+        ExecutionCommand::Pause(args) => execution_rollout::pause(session, &args).await,
+        ExecutionCommand::Resume(args) => execution_rollout::resume(session, &args).await,
         ExecutionCommand::Output(args) => execution_output::run(session, &args).await,
     }
 }

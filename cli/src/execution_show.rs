@@ -1,8 +1,12 @@
 //! An execution as people read it: what was asked, and what became of it on each node.
 
-use muster_shared::wire::{Execution, ExecutionTarget};
+use muster_shared::{
+    status::Status,
+    wire::{Execution, ExecutionTarget},
+};
 
 use crate::{
+    execution_rollout,
     failure::Failure,
     progress,
     render::{Format, Screen},
@@ -39,6 +43,14 @@ fn facts(execution: &Execution) -> Table {
         "Targets",
         progress::tally(execution.targets.iter().map(|target| target.status)),
     );
+    if let Some(rollout) = &execution.rollout {
+        table.fact("Waves", execution_rollout::plan(&rollout.plan));
+        table.fact("Rollout", execution_rollout::standing(rollout));
+        if let Some(reason) = &rollout.reason {
+            table.fact("Stopped", reason.as_str());
+        }
+        table.fact("Rollout ends", rollout.ends_at.to_string());
+    }
     if let Some(selector) = &execution.selector {
         table.fact("Selector", selector.as_str());
     }
@@ -47,6 +59,9 @@ fn facts(execution: &Execution) -> Table {
             "Parameters",
             serde_json::Value::from(parameters.clone()).to_string(),
         );
+    }
+    if let Some(seconds) = execution.deliver_within_seconds {
+        table.fact("Deliver within", format!("{seconds} s"));
     }
     table.fact(
         "Timeout",
@@ -71,7 +86,7 @@ fn targets(execution: &Execution, wide: bool) -> Table {
             .map(|(from, to)| text::took(from.until(to)));
         table.row([
             name(target).into(),
-            target.status.into(),
+            status(target),
             target.exit_code.into(),
             error(target, wide),
             target.output_bytes.map(text::size).into(),
@@ -82,6 +97,15 @@ fn targets(execution: &Execution, wide: bool) -> Table {
         ]);
     }
     table
+}
+
+/// What a rollout holds back is `pending`, and its node knows nothing of it.
+fn status(target: &ExecutionTarget) -> Cell {
+    if target.status == Status::Pending && target.released_at.is_none() {
+        "pending (held)".into()
+    } else {
+        target.status.into()
+    }
 }
 
 fn error(target: &ExecutionTarget, wide: bool) -> Cell {
@@ -106,7 +130,7 @@ pub(crate) mod tests {
 
     use muster_shared::{
         ids::{DomainId, ExecutionId, NodeId, ProjectId},
-        status::{Status, fold},
+        status::fold,
         time::Timestamp,
         wire::ActionKind,
     };
@@ -135,6 +159,9 @@ pub(crate) mod tests {
             ended_at: None,
             output_bytes: None,
             cancel_requested_at: None,
+            released_at: Some(at(0)),
+            deliver_by: None,
+            expires_at: None,
         };
         Execution {
             id: ExecutionId::mint(at(0), [1; 10]),
@@ -148,6 +175,8 @@ pub(crate) mod tests {
             targets: (0..).zip(targets).map(target).collect(),
             target_counts,
             timeout_seconds: 300,
+            deliver_within_seconds: None,
+            rollout: None,
             expires_at: at(300_000),
             requested_by: "token:ops".into(),
             selector: Some("role=web".into()),
@@ -169,6 +198,25 @@ pub(crate) mod tests {
              web-1  succeeded  0     -                   19.5 KiB\n\
              web-2  failed     3     first line\\nsecond  -"
         );
+    }
+
+    #[test]
+    fn what_is_held_is_told_apart_from_what_is_on_its_way() {
+        let mut execution = execution(&[("web-1", Status::Pending), ("web-2", Status::Pending)]);
+        execution.targets[1].released_at = None;
+        execution.deliver_within_seconds = Some(60);
+        execution.rollout = Some(execution_rollout::tests::rollout());
+        let rows = targets(&execution, false).render(false);
+        assert!(
+            rows.contains("web-1  pending  ") && rows.contains("web-2  pending (held)"),
+            "{rows}"
+        );
+        let facts = facts(&execution).render(false);
+        assert!(
+            facts.contains("27 held") && facts.contains("10% = up to 3 (+2)"),
+            "{facts}"
+        );
+        assert!(facts.contains("Deliver within:  60 s"), "{facts}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use eventsource_stream::{Event, EventStreamError, Eventsource as _};
 use futures_util::StreamExt as _;
 use muster_shared::{
     ids::{ExecutionId, ProjectId},
-    wire::{Execution, TimelineEvent},
+    wire::{Execution, Rollout, TimelineEvent},
 };
 use serde::de::DeserializeOwned;
 
@@ -22,6 +22,8 @@ const RETRY_LAST: Duration = Duration::from_secs(10);
 /// What a follower tells while it follows.
 pub(crate) enum News {
     Changed(TimelineEvent),
+    /// Its rollout has moved.
+    Rolled(Rollout),
     /// The connection is gone; it goes on trying.
     Lost(Failure),
     /// The connection stands again.
@@ -84,6 +86,7 @@ impl Follower<'_> {
             self.tries = 0;
             match event.event.as_str() {
                 "invocation" => self.changed(&event, tell)?,
+                "rollout" => tell(News::Rolled(parse(&event)?)),
                 "settled" => {
                     return self
                         .client

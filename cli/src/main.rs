@@ -12,6 +12,7 @@ mod contexts_file;
 mod execution;
 mod execution_cancel;
 mod execution_output;
+mod execution_rollout;
 mod execution_show;
 mod executions;
 mod exit;

@@ -3,6 +3,7 @@
 use muster_shared::wire::DispatchPreview;
 
 use crate::{
+    execution_rollout,
     failure::Failure,
     problem,
     render::{Format, Screen},
@@ -29,8 +30,14 @@ fn words(preview: &DispatchPreview) -> String {
         text::count(count, "node"),
         preview.timeout_seconds
     );
+    if let Some(seconds) = preview.deliver_within_seconds {
+        words.push_str(&format!(", after at most {seconds} s to take it"));
+    }
     if preview.targets.len() < count {
         words.push_str(&format!("; {} of them are shown", preview.targets.len()));
+    }
+    if let Some(plan) = &preview.rollout {
+        words.push_str(&format!("\n{}", execution_rollout::plan(plan)));
     }
     if !preview.dropped.is_empty() {
         words.push('\n');
@@ -39,10 +46,23 @@ fn words(preview: &DispatchPreview) -> String {
     words
 }
 
+/// By name, which is the order of a rollout: then each is shown with its wave.
 fn targets(preview: &DispatchPreview, wide: bool) -> Table {
-    let mut table = Table::new(&["NODE", "ID"], &[], wide);
-    for target in &preview.targets {
+    let Some(plan) = &preview.rollout else {
+        let mut table = Table::new(&["NODE", "ID"], &[], wide);
+        for target in &preview.targets {
+            table.row([
+                text::line(&target.node_name).into_owned().into(),
+                target.node_id.to_string().into(),
+            ]);
+        }
+        return table;
+    };
+    let mut table = Table::new(&["WAVE", "NODE", "ID"], &[], wide);
+    for (place, target) in (1..).zip(&preview.targets) {
+        let wave = 1 + plan.waves.iter().take_while(|wave| wave.up_to < place).count();
         table.row([
+            wave.to_string().into(),
             text::line(&target.node_name).into_owned().into(),
             target.node_id.to_string().into(),
         ]);
@@ -71,6 +91,8 @@ mod tests {
             timeout_seconds: 300,
             selector: None,
             target_count: 1,
+            deliver_within_seconds: None,
+            rollout: None,
             targets: vec![PreviewTarget {
                 node_id: node,
                 node_name: "db-1".into(),
@@ -97,6 +119,16 @@ mod tests {
         assert_eq!(
             targets(&preview, false).render(false),
             format!("NODE  ID\ndb-1  {node}")
+        );
+        preview.rollout = Some(execution_rollout::tests::rollout().plan);
+        assert!(
+            words(&preview).contains("\n3 waves by name: up to 1 (+1), "),
+            "{}",
+            words(&preview)
+        );
+        assert_eq!(
+            targets(&preview, false).render(false),
+            format!("WAVE  NODE  ID\n1     db-1  {node}")
         );
     }
 }

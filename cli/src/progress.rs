@@ -7,16 +7,17 @@ use muster_shared::{
     ids::NodeId,
     status::Status,
     time::Timestamp,
-    wire::{Execution, TimelineEvent},
+    wire::{Execution, Rollout, TimelineEvent},
 };
 
-use crate::{follow::News, render::Screen, text};
+use crate::{execution_rollout, follow::News, render::Screen, text};
 
 pub(crate) struct Progress<'a> {
     screen: &'a Screen,
     bar: Option<ProgressBar>,
     began: Timestamp,
     nodes: BTreeMap<NodeId, Status>,
+    rollout: Option<Rollout>,
 }
 
 impl<'a> Progress<'a> {
@@ -30,6 +31,7 @@ impl<'a> Progress<'a> {
                 .iter()
                 .map(|target| (target.node_id, target.status))
                 .collect(),
+            rollout: None,
         };
         progress.draw();
         progress
@@ -42,6 +44,15 @@ impl<'a> Progress<'a> {
                     self.nodes.insert(event.node_id, event.to);
                 }
                 self.say(&line(&event, self.began));
+                self.draw();
+            }
+            News::Rolled(rollout) => {
+                // Each release would be a line; where it stands is one when it gets there.
+                let before = self.rollout.as_ref().map(|before| (before.state, before.wave));
+                if before != Some((rollout.state, rollout.wave)) {
+                    self.say(&execution_rollout::words(&rollout));
+                }
+                self.rollout = Some(rollout);
                 self.draw();
             }
             News::Lost(why) => self.say(&format!("{}; trying again until it answers", why.words())),
@@ -61,7 +72,11 @@ impl<'a> Progress<'a> {
             let done = self.nodes.values().filter(|status| status.is_terminal()).count();
             bar.set_length(self.nodes.len() as u64);
             bar.set_position(done as u64);
-            bar.set_message(tally(self.nodes.values().copied()));
+            let held = match &self.rollout {
+                Some(rollout) if rollout.held > 0 => format!(", {} of them held", rollout.held),
+                Some(_) | None => String::new(),
+            };
+            bar.set_message(format!("{}{held}", tally(self.nodes.values().copied())));
         }
     }
 }

@@ -5,12 +5,12 @@ use std::{num::NonZeroU32, time::Duration};
 use clap::Args;
 use muster_shared::{
     ids::ActionName,
-    wire::{DispatchPreview, DispatchRequest, Execution},
+    wire::{Amount, DispatchPreview, DispatchRequest, Execution, RolloutRequest},
 };
 
 use crate::{
     client::Route,
-    execution_show,
+    execution_rollout, execution_show,
     exit::Exit,
     failure::Failure,
     params::ParamArgs,
@@ -33,6 +33,11 @@ pub(crate) struct RunArgs {
     /// How long the execution may take: 90s, 15m, 2h (control's default: 5m)
     #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
     timeout: Option<Duration>,
+    /// How long a node has to take it; --timeout is then how long it may run from there. Without, both share --timeout
+    #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
+    deliver_within: Option<Duration>,
+    #[command(flatten)]
+    rollout: RolloutArgs,
     /// Show which nodes it would run on and which not, and send nothing to them
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
@@ -50,9 +55,56 @@ pub(crate) struct RunArgs {
     wait_timeout: Option<Duration>,
 }
 
+/// That it goes out in steps.
+#[derive(Args, Debug)]
+struct RolloutArgs {
+    /// How far each wave reaches into the cohort, by name: 1,10%,100%. One opens when those before it have ended
+    #[arg(long, value_name = "N|N%", value_delimiter = ',', value_parser = amount, help_heading = "Rollout")]
+    waves: Vec<Amount>,
+    /// How many nodes may have it at a time
+    #[arg(long, value_name = "N|N%", value_parser = amount, help_heading = "Rollout")]
+    max_concurrency: Option<Amount>,
+    /// With more failures and timeouts than this, the nodes that have not got it never do [default: 0]
+    #[arg(long, value_name = "N|N%", value_parser = amount, help_heading = "Rollout")]
+    max_failures: Option<Amount>,
+}
+
+impl RolloutArgs {
+    fn request(self) -> Result<Option<RolloutRequest>, Failure> {
+        let Self {
+            waves,
+            max_concurrency,
+            max_failures,
+        } = self;
+        if !waves.is_empty() || max_concurrency.is_some() {
+            return Ok(Some(RolloutRequest {
+                waves,
+                max_concurrency,
+                max_failures,
+            }));
+        }
+        match max_failures {
+            None => Ok(None),
+            Some(_) => Err(Failure::Usage(
+                "--max-failures stops nothing by itself: everything goes out at once; add --waves or --max-concurrency"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+/// Control checks what it comes to; a variable that was lost is known here.
+fn amount(raw: &str) -> Result<Amount, String> {
+    if raw.is_empty() {
+        return Err("it is empty; it must be a count or a percentage, such as 5 or 10%".to_owned());
+    }
+    Ok(Amount::Text(raw.to_owned()))
+}
+
 pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failure> {
     let screen = &session.screen;
     let parameters = args.params.collect()?;
+    let rollout = args.rollout.request()?;
     let (client, project) = session.control()?;
     let Target {
         selector,
@@ -69,6 +121,8 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         all,
         expect: args.expect,
         max_targets: args.max_targets,
+        deliver_within_seconds: args.deliver_within.map(whole_seconds),
+        rollout,
     };
     let dispatch = Route::project(project, ["executions", "dispatch"]);
     if args.dry_run {
@@ -106,6 +160,9 @@ fn whole_seconds(timeout: Duration) -> i64 {
 fn announcement(execution: &Execution) -> String {
     let nodes = text::count(execution.targets.len(), "node");
     let mut words = format!("dispatched {} to {nodes} as {}", execution.action, execution.id);
+    if let Some(rollout) = &execution.rollout {
+        words.push_str(&format!("\n{}", execution_rollout::plan(&rollout.plan)));
+    }
     if !execution.dropped.is_empty() {
         words.push('\n');
         words.push_str(&problem::dropped(&execution.dropped));

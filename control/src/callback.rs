@@ -74,7 +74,9 @@ pub(crate) async fn apply(
     let presigned = declared_above_ceiling(callback)
         .map(|bytes| granted("actions.output_presign").with(format!("{bytes} bytes")));
     let mut tx = control.store.begin().await?;
-    let target = tx.target(execution, node).await?.ok_or(CallbackError::Gone)?;
+    // Of what is held its node cannot know.
+    let target = tx.target(execution, node).await?.filter(|target| !target.held);
+    let target = target.ok_or(CallbackError::Gone)?;
     let step = Advance {
         execution,
         node,
@@ -114,6 +116,9 @@ pub(crate) async fn apply(
     tx.append_audit(domain, &entries, now).await?;
     tx.commit().await?;
     control.watchers.wake(execution);
+    if step.to.is_terminal() {
+        control.rollouts.ended();
+    }
     log_advance(&step, settled);
     Ok(response)
 }

@@ -1,6 +1,6 @@
 //! Takes an execution back, whole or for one node.
 //!
-//! What the node has not taken is cancelled in the commit that decides it. What it has taken is cancelled only by its own
+//! What the node has not taken, or a rollout holds back, is cancelled in the commit that decides it. What it has taken is cancelled only by its own
 //! word: until then it is asked, on its stream, by the sweep and on every connect; the reconciler ends the waiting.
 
 use muster_shared::{
@@ -16,7 +16,7 @@ use crate::{
     control::Control,
     dispatch::Requester,
     gates::SAMPLE_MAX,
-    store::{Detail, Project, StoreError},
+    store::{Detail, Project, StoreError, Tx},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -81,9 +81,14 @@ pub(crate) async fn cancel(
         requester.subject
     );
     control.node_streams.note_cancel(now);
+    let held_before = held(&mut tx, execution).await?;
     let (ended, _) = tx
         .cancel_targets(execution, &untaken, &[Status::Pending], &why, now)
         .await?;
+    if held_before > 0 && held(&mut tx, execution).await? == 0 {
+        let why = format!("rollout stopped: {} took back what was held", requester.subject);
+        tx.note_stopped(execution, &why).await?;
+    }
     let asked = tx.request_cancel(execution, &taken, now).await?;
     let entries = entries(requester, execution, (ended, asked), &denied);
     tx.append_audit(project.domain, &entries, now).await?;
@@ -93,6 +98,7 @@ pub(crate) async fn cancel(
     }
     if ended > 0 {
         control.watchers.wake(execution);
+        control.rollouts.ended();
     }
     log::info!(execution_id:% = execution, by = requester.subject, ended, asked;
         "Cancelled {ended} invocations and asked {asked} nodes to");
@@ -107,6 +113,11 @@ pub(crate) async fn cancel(
         execution: shown,
         outcomes,
     })
+}
+
+/// How many targets a rollout holds back.
+async fn held(tx: &mut Tx, execution: ExecutionId) -> Result<u32, StoreError> {
+    Ok(tx.rolling(execution).await?.map_or(0, |rolling| rolling.held))
 }
 
 fn with(outcomes: &[CancelOutcome], wanted: CancelEffect) -> Vec<NodeId> {

@@ -26,6 +26,8 @@ pub(crate) struct Limits {
     pub(crate) report_grace: Duration,
     /// How long a node that was asked to cancel may take to say that it did.
     pub(crate) cancel_grace: Duration,
+    /// How long a rollout may hold anything back.
+    pub(crate) rollout_max: Duration,
     /// How many requests a second one operator token may make in the long run.
     pub(crate) requests_per_second: NonZeroU32,
     /// How many it may make at once after a pause.
@@ -89,6 +91,7 @@ struct RawLimits {
     output_bytes_max: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
+    rollout_seconds_max: Option<u64>,
     requests_per_second: Option<u64>,
     requests_burst: Option<u64>,
 }
@@ -211,6 +214,13 @@ impl RawLimits {
                 1,
                 3600,
             )?),
+            rollout_max: Duration::from_secs(within(
+                "limits.rollout_seconds_max",
+                self.rollout_seconds_max,
+                7 * 86_400,
+                1,
+                90 * 86_400,
+            )?),
         })
     }
 }
@@ -261,6 +271,7 @@ mod tests {
             ("[limits]\nlive_executions_max = 0", "live_executions_max"),
             ("[limits]\nrequests_per_second = 0", "requests_per_second"),
             ("[limits]\nrequests_burst = 100001", "requests_burst"),
+            ("[limits]\nrollout_seconds_max = 0", "rollout_seconds_max"),
             ("listen = \"nowhere\"", "nowhere"),
             ("server_url = \"http://c\"", "http://c"),
             ("server_url = \"https://c/path\"", "https://c/path"),

@@ -13,6 +13,7 @@ use crate::{
     outputs::OutputStore,
     presence::Presence,
     rate::Rates,
+    rolling::Rollouts,
     store::Store,
     streams::{NodeStreams, Watchers},
 };
@@ -35,6 +36,7 @@ pub(crate) struct Control {
     pub(crate) rates: Rates,
     /// Wakes the publisher: there may be rows in the outbox.
     pub(crate) outbox_wake: Notify,
+    pub(crate) rollouts: Rollouts,
     /// Cancelled once, when the service stops.
     pub(crate) stop: CancellationToken,
 }

@@ -59,6 +59,7 @@ pub(crate) fn sign(
     let (event, envelope) = match owed {
         Owed::Action {
             execution,
+            deadlines,
             hook_digest,
         } => {
             let request = ActionRequest {
@@ -74,7 +75,8 @@ pub(crate) fn sign(
                     "{}/v1/nodes/{node}/executions/{}",
                     control.server_url, execution.id
                 ),
-                expires_at: execution.expires_at,
+                expires_at: deadlines.deliver_by,
+                run_until: (deadlines.expires_at != deadlines.deliver_by).then_some(deadlines.expires_at),
                 callback_token: control.key.callback_token(execution.id, node),
                 hook_digest: *hook_digest,
             };

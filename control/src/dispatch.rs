@@ -1,14 +1,15 @@
 //! Admits a dispatch: resolve the cohort, ask the gates, count the capacity, persist in one commit.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
     selector::{BadSelector, Selector},
     time::Timestamp,
     wire::{
-        ActionKind, DispatchPreview, DispatchRequest, Dropped, Execution, PARAMETERS_BYTES_MAX,
-        PREVIEW_TARGETS_MAX, Parameters, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX,
+        ActionKind, DELIVER_WITHIN_SECONDS_MAX, DispatchPreview, DispatchRequest, Dropped, Execution,
+        PARAMETERS_BYTES_MAX, PREVIEW_TARGETS_MAX, Parameters, RolloutPlan, TIMEOUT_SECONDS_DEFAULT,
+        TIMEOUT_SECONDS_MAX,
     },
 };
 
@@ -19,7 +20,9 @@ use crate::{
     gates::{self, Asked, Candidate, NoSurvivor, Sifted},
     idempotency::{self, ClaimOutcome, Once},
     keys::{chance, token_hash},
-    store::{Detail, NewExecution, Project, StoreError, Tx},
+    rolling,
+    rollout::{BadRollout, Steps},
+    store::{Detail, NewExecution, Order, Project, StoreError, Tx},
 };
 
 /// Who asks, and what they were granted.
@@ -38,6 +41,12 @@ pub(crate) enum DispatchError {
         "timeout_seconds is {0}; it must be from 1 to {TIMEOUT_SECONDS_MAX} (24 h), and is {TIMEOUT_SECONDS_DEFAULT} when left out"
     )]
     BadTimeout(i64),
+    #[error(
+        "deliver_within_seconds is {0}; it must be from 1 to {DELIVER_WITHIN_SECONDS_MAX} (24 h); left out, delivery and run share timeout_seconds"
+    )]
+    BadDeliverWithin(i64),
+    #[error("{0}; nothing was dispatched")]
+    BadRollout(#[from] BadRollout),
     #[error("the parameters have {0} bytes of JSON; the limit is {PARAMETERS_BYTES_MAX}")]
     ParametersTooLarge(usize),
     #[error("{}", no_survivor_text(*.why, .action))]
@@ -150,6 +159,8 @@ struct Ask {
     target: Target,
     parameters: Option<Parameters>,
     timeout_seconds: u32,
+    deliver_within_seconds: Option<u32>,
+    rollout: Option<Steps>,
     expect: Option<NonZeroU32>,
     max_targets: Option<NonZeroU32>,
 }
@@ -172,6 +183,16 @@ impl Ask {
                 .filter(|s| (1..=TIMEOUT_SECONDS_MAX).contains(s))
                 .ok_or(DispatchError::BadTimeout(asked))?,
         };
+        let deliver_within_seconds = request
+            .deliver_within_seconds
+            .map(|asked| {
+                u32::try_from(asked)
+                    .ok()
+                    .filter(|s| (1..=DELIVER_WITHIN_SECONDS_MAX).contains(s))
+                    .ok_or(DispatchError::BadDeliverWithin(asked))
+            })
+            .transpose()?;
+        let rollout = request.rollout.as_ref().map(Steps::parse).transpose()?;
         if let Some(parameters) = &request.parameters {
             let bytes = serde_json::to_vec(parameters).map_or(usize::MAX, |json| json.len());
             if bytes > PARAMETERS_BYTES_MAX {
@@ -184,14 +205,16 @@ impl Ask {
             target,
             parameters: request.parameters,
             timeout_seconds,
+            deliver_within_seconds,
+            rollout,
             expect: request.expect,
             max_targets: request.max_targets,
         })
     }
 
-    /// Whether the dispatch may go to those that are left, and why not. Asked of the very list that is then written, so
-    /// that no change of a label can come between.
-    fn check(&self, sifted: &Sifted) -> Result<(), DispatchError> {
+    /// Whether the dispatch may go to those that are left, and why not; if so, in which steps. Asked of the very list
+    /// that is then written, so that no change of a label can come between.
+    fn check(&self, sifted: &Sifted) -> Result<Option<RolloutPlan>, DispatchError> {
         let found = sifted.survivors.len();
         let differs = |number: NonZeroU32| usize::try_from(number.get()) != Ok(found);
         if found == 0 {
@@ -220,7 +243,18 @@ impl Ask {
                     dropped: sifted.dropped(),
                 })
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => {
+                let cohort = u32::try_from(found).unwrap_or(u32::MAX);
+                let plan = self.rollout.as_ref().map(|steps| steps.plan(cohort));
+                Ok(plan.transpose()?)
+            }
+        }
+    }
+
+    const fn order(&self) -> Order {
+        match self.rollout {
+            Some(_) => Order::Name,
+            None => Order::Id,
         }
     }
 }
@@ -234,7 +268,7 @@ pub(crate) async fn preview(
 ) -> Result<DispatchPreview, DispatchError> {
     let ask = Ask::parse(request)?;
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    ask.check(&sifted)?;
+    let rollout = ask.check(&sifted)?;
     check_capacity(
         control,
         control.store.count_live_executions(project.domain).await?,
@@ -250,6 +284,8 @@ pub(crate) async fn preview(
         domain_id: project.domain,
         kind,
         timeout_seconds: ask.timeout_seconds,
+        deliver_within_seconds: ask.deliver_within_seconds,
+        rollout,
         selector: ask.target.text().map(str::to_owned),
         target_count: u64::try_from(sifted.survivors.len()).unwrap_or(u64::MAX),
         targets: control.store.preview_targets(&shown).await?,
@@ -293,12 +329,15 @@ pub(crate) async fn dispatch(
         },
     };
     let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    if let Err(refusal) = ask.check(&sifted) {
-        // The turn at writing is given back first: the rows of the denials take one of their own.
-        drop(claimed);
-        audit::record(control, project.domain, &denials(requester, &sifted), now).await?;
-        return Err(refusal);
-    }
+    let plan = match ask.check(&sifted) {
+        Ok(plan) => plan,
+        Err(refusal) => {
+            // The turn at writing is given back first: the rows of the denials take one of their own.
+            drop(claimed);
+            audit::record(control, project.domain, &denials(requester, &sifted), now).await?;
+            return Err(refusal);
+        }
+    };
     let dropped = sifted.dropped();
     let mut tx = match claimed {
         Some(mut tx) => {
@@ -316,8 +355,17 @@ pub(crate) async fn dispatch(
         now,
     )
     .await?;
+    if let Some(plan) = &plan {
+        // The first step is part of the dispatch: what has to be released at once waits for nobody.
+        tx.insert_rollout(id, plan, now.plus(control.limits.rollout_max))
+            .await?;
+        let _ = rolling::step(&mut tx, id, now).await?;
+    }
     tx.commit().await?;
     control.outbox_wake.notify_one();
+    if plan.is_some() {
+        control.rollouts.began();
+    }
     control.metrics.dispatched(project.domain);
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
 
@@ -351,7 +399,13 @@ async fn cohort(
 ) -> Result<(ActionKind, Sifted), DispatchError> {
     let mut candidates = control
         .store
-        .candidates(project.id, ask.target.selector(), ask.target.node(), &ask.action)
+        .candidates(
+            project.id,
+            ask.target.selector(),
+            ask.target.node(),
+            &ask.action,
+            ask.order(),
+        )
         .await?;
     let grants = requester.grants.in_project(project.domain, project.id);
     for candidate in &mut candidates {
@@ -378,7 +432,7 @@ fn declared_kind(candidates: &[Candidate]) -> ActionKind {
     }
 }
 
-/// Header, targets and outbox rows in one commit. The count of live executions is taken under the same write lock, so
+/// Header, targets and, without a rollout, outbox rows in one commit. The count of live executions is taken under the same write lock, so
 /// that two dispatches at once cannot both be the last.
 async fn write(
     tx: &mut Tx,
@@ -408,10 +462,11 @@ async fn write(
         parameters: ask.parameters.as_ref(),
         selector: ask.target.text(),
         timeout_seconds: ask.timeout_seconds,
+        deliver_within_seconds: ask.deliver_within_seconds,
         requested_by: &requester.subject,
         created_at: now,
-        expires_at: now.plus(Duration::from_secs(ask.timeout_seconds.into())),
         targets: &targets,
+        held: ask.rollout.is_some(),
     })
     .await?;
     let mut entries = denials(requester, sifted);
@@ -493,6 +548,17 @@ mod tests {
             Ask::parse(request()).ok().unwrap().timeout_seconds,
             TIMEOUT_SECONDS_DEFAULT
         );
+    }
+
+    #[test]
+    fn a_time_for_delivery_outside_the_bounds_is_refused_not_clamped() {
+        for seconds in [0, -1, i64::from(DELIVER_WITHIN_SECONDS_MAX) + 1, i64::MAX] {
+            let ask = Ask::parse(DispatchRequest {
+                deliver_within_seconds: Some(seconds),
+                ..request()
+            });
+            assert!(matches!(ask, Err(DispatchError::BadDeliverWithin(s)) if s == seconds));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{
     control::Control,
     dispatch::{Requester, Target},
     keys::chance,
-    store::{NewViolation, Project, StoreError},
+    store::{NewViolation, Order, Project, StoreError},
 };
 
 /// How many builtins a node may declare.
@@ -180,7 +180,7 @@ pub(crate) async fn approve(
 ) -> Result<ApproveResponse, StoreError> {
     let candidates = control
         .store
-        .candidates(project.id, target.selector(), target.node(), hook)
+        .candidates(project.id, target.selector(), target.node(), hook, Order::Id)
         .await?;
     let grants = requester.grants.in_project(project.domain, project.id);
     let mut response = ApproveResponse {

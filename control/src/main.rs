@@ -23,6 +23,8 @@ mod pki;
 mod presence;
 mod rate;
 mod reconcile;
+mod rolling;
+mod rollout;
 mod serve;
 mod server;
 mod store;

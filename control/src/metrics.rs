@@ -114,7 +114,7 @@ pub(crate) struct Counted {
     pub(crate) live: Vec<(DomainId, i64)>,
     pub(crate) outbox_rows: i64,
     pub(crate) outbox_oldest: Option<Timestamp>,
-    /// The deadline of the longest overdue execution.
+    /// Since when the longest overdue execution is due.
     pub(crate) overdue_since: Option<Timestamp>,
 }
 
@@ -136,10 +136,7 @@ impl Metrics {
 pub(crate) async fn text(control: &Control, now: Timestamp) -> Result<String, StoreError> {
     let metrics = &control.metrics;
     let handed = metrics.outbox_handed.load(Ordering::Relaxed);
-    let counted = control
-        .store
-        .counted(handed, now.minus(control.limits.report_grace))
-        .await?;
+    let counted = control.store.counted(handed, now).await?;
     let _alone = metrics.scrape.lock().unwrap_or_else(PoisonError::into_inner);
     for (domain, live) in counted.live {
         metrics
@@ -154,10 +151,7 @@ pub(crate) async fn text(control: &Control, now: Timestamp) -> Result<String, St
     metrics.outbox_rows.set(counted.outbox_rows);
     let since = |then: Option<Timestamp>| then.map_or(0.0, |then| then.until(now).as_secs_f64());
     metrics.outbox_age.set(since(counted.outbox_oldest));
-    let overdue = counted
-        .overdue_since
-        .map(|at| at.plus(control.limits.report_grace));
-    metrics.reconciler_lag.set(since(overdue));
+    metrics.reconciler_lag.set(since(counted.overdue_since));
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = encode(&mut text, &metrics.registry);

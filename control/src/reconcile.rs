@@ -14,7 +14,7 @@ use crate::{
     authz,
     control::Control,
     idempotency,
-    store::{StoreError, Tx},
+    store::{Deadline, Overdue, StoreError, Tx},
 };
 
 /// How often overdue executions are looked for.
@@ -23,6 +23,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_BATCH: u32 = 200;
 
 const NEVER_TAKEN: &str = "timeout: the node did not take the action before the deadline";
+/// Where delivery has a time of its own.
+fn not_delivered(seconds: u32) -> String {
+    format!("timeout: the action was not delivered in time (deliver_within_seconds is {seconds})")
+}
 const NEVER_REPORTED: &str = "timeout: the node took the action and did not report its end in time";
 const UNREACHABLE: &str = "cancelled: the node did not confirm (unreachable)";
 const NOT_CONFIRMED: &str = "cancelled: the node did not confirm in time";
@@ -55,9 +59,9 @@ pub(crate) async fn run(control: &Control) {
     }
 }
 
-/// Ends cancels that no node confirmed, then times out the overdue. What the node never took ends at the deadline; what
-/// it took gets the report grace more, in which the node stops the action and tells how it ended: its word is better
-/// than ours.
+/// Ends cancels that no node confirmed, then times out the overdue. What the node never took ends when its time to is
+/// over; what it took gets the report grace more than its time to run, in which the node stops the action and tells how it
+/// ended: its word is better than ours.
 async fn sweep(control: &Control, now: Timestamp) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
     let unconfirmed_since = now.minus(control.limits.cancel_grace);
@@ -69,10 +73,9 @@ async fn sweep(control: &Control, now: Timestamp) -> Result<Swept, StoreError> {
         let ended = give_up_waiting(control, (execution, domain), unconfirmed_since, now).await;
         swept.count(control, execution, ended);
     }
-    for (execution, domain, expires_at) in control.store.overdue(now, SWEEP_BATCH).await? {
-        let grace_over = expires_at.plus(control.limits.report_grace) <= now;
-        let ended = time_out(control, (execution, domain), grace_over, now).await;
-        swept.count(control, execution, ended);
+    for overdue in control.store.overdue(now, SWEEP_BATCH).await? {
+        let ended = time_out(control, overdue, now).await;
+        swept.count(control, overdue.execution, ended);
     }
     Ok(swept)
 }
@@ -86,6 +89,7 @@ impl Swept {
                 self.invocations += invocations;
                 self.settled += u64::from(settled);
                 control.watchers.wake(execution);
+                control.rollouts.ended();
             }
             Err(err) => {
                 self.failed += 1;
@@ -102,22 +106,21 @@ async fn give_up_waiting(
     now: Timestamp,
 ) -> Result<(u64, bool), StoreError> {
     let mut tx = control.store.begin().await?;
-    let ended = end_unconfirmed(control, &mut tx, addressed, since, now).await?;
+    let nodes = tx.unconfirmed_cancels(addressed.0, since).await?;
+    let ended = end_unconfirmed(control, &mut tx, addressed, nodes, now).await?;
     tx.commit().await?;
     Ok(ended)
 }
 
-/// Ends what nodes were asked to cancel at `since` or before.
+/// Ends what these nodes were asked to cancel, and have not.
 async fn end_unconfirmed(
     control: &Control,
     tx: &mut Tx,
     (execution, domain): (ExecutionId, DomainId),
-    since: Timestamp,
+    nodes: Vec<NodeId>,
     now: Timestamp,
 ) -> Result<(u64, bool), StoreError> {
-    let (there, away): (Vec<NodeId>, Vec<NodeId>) = tx
-        .unconfirmed_cancels(execution, since)
-        .await?
+    let (there, away): (Vec<NodeId>, Vec<NodeId>) = nodes
         .into_iter()
         .partition(|node| control.node_streams.is_connected(*node));
     let mut ended = (0, false);
@@ -132,39 +135,42 @@ async fn end_unconfirmed(
     Ok(ended)
 }
 
-async fn time_out(
-    control: &Control,
-    (execution, domain): (ExecutionId, DomainId),
-    grace_over: bool,
-    now: Timestamp,
-) -> Result<(u64, bool), StoreError> {
+async fn time_out(control: &Control, overdue: Overdue, now: Timestamp) -> Result<(u64, bool), StoreError> {
+    let Overdue {
+        execution,
+        domain,
+        deliver_within_seconds,
+    } = overdue;
+    let grace = control.limits.report_grace;
+    let why = deliver_within_seconds.map_or_else(|| NEVER_TAKEN.to_owned(), not_delivered);
     let mut tx = control.store.begin().await?;
     let (mut timed_out, mut settled) = tx
-        .time_out(execution, &[Status::Pending], NEVER_TAKEN, now)
+        .time_out(execution, (Deadline::Delivery, now), &why, now)
         .await?;
     let mut cancelled = 0;
-    if grace_over && !settled {
+    if !settled {
         // What was to be cancelled ends so, however short its grace was.
-        (cancelled, settled) = end_unconfirmed(control, &mut tx, (execution, domain), now, now).await?;
+        let nodes = tx.overdue_cancels(execution, now.minus(grace)).await?;
+        (cancelled, settled) = end_unconfirmed(control, &mut tx, (execution, domain), nodes, now).await?;
     }
-    if grace_over && !settled {
+    if !settled {
         let (more, last) = tx
-            .time_out(execution, &[Status::Ack, Status::Started], NEVER_REPORTED, now)
+            .time_out(execution, (Deadline::Run, now.minus(grace)), NEVER_REPORTED, now)
             .await?;
         timed_out.extend(more);
         settled = last;
     }
-    let ended = timed_out.len() as u64 + cancelled;
-    if ended > 0 {
-        tx.append_audit(
-            domain,
-            &by_the_clock("actions.timeout", execution, &timed_out),
-            now,
-        )
-        .await?;
-        tx.commit().await?;
+    if !settled {
+        tx.note_next_deadline(execution, grace).await?;
     }
-    Ok((ended, settled))
+    tx.append_audit(
+        domain,
+        &by_the_clock("actions.timeout", execution, &timed_out),
+        now,
+    )
+    .await?;
+    tx.commit().await?;
+    Ok((timed_out.len() as u64 + cancelled, settled))
 }
 
 /// One row for each invocation that nobody but the clock ended.

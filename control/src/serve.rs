@@ -17,7 +17,9 @@ use crate::{
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, server,
+    reconcile, rolling,
+    rolling::Rollouts,
+    server,
     server::ServerError,
     store::{Store, StoreError},
     streams::{NodeStreams, Watchers},
@@ -95,6 +97,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     spawn(
         "reconciler",
         loop_of(&control, |c| Box::pin(async move { reconcile::run(&c).await })),
+    );
+    spawn(
+        "rollouts",
+        loop_of(&control, |c| Box::pin(async move { rolling::run(&c).await })),
     );
     spawn(
         "presence writer",
@@ -177,6 +183,7 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
         watchers: Watchers::default(),
         presence: Presence::default(),
         outbox_wake: Notify::new(),
+        rollouts: Rollouts::default(),
         stop: CancellationToken::new(),
     }))
 }

@@ -12,6 +12,7 @@ mod idempotency;
 mod metrics;
 mod nodes;
 mod outbox;
+mod rollout;
 mod rows;
 mod tenancy;
 
@@ -23,10 +24,12 @@ use sqlx::{
 };
 
 pub(crate) use access::Presented;
-pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
+pub(crate) use executions::{
+    Advance, Deadline, Detail, ExecutionHeader, ListFilter, NewExecution, Overdue, TargetState,
+};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
-pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
+pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
 pub(crate) use rows::CorruptRow;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};

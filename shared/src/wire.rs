@@ -3,7 +3,7 @@
 //! Requests that operators write refuse unknown fields, so that a misspelt one is never silently ignored. Messages
 //! between nodes and control tolerate them, so that either end may be newer.
 
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{collections::BTreeMap, fmt, num::NonZeroU32};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -27,6 +27,10 @@ pub const TIMEOUT_SECONDS_MAX: u32 = 24 * 60 * 60;
 pub const TIMEOUT_SECONDS_DEFAULT: u32 = 5 * 60;
 /// The longest error text of a callback, in bytes; the agent cuts longer ones.
 pub const ERROR_TEXT_BYTES_MAX: usize = 4096;
+/// The longest time that a dispatch may give its nodes to take it.
+pub const DELIVER_WITHIN_SECONDS_MAX: u32 = 24 * 60 * 60;
+/// How many waves a rollout may have.
+pub const ROLLOUT_WAVES_MAX: usize = 32;
 /// How many hooks one node may declare.
 pub const HOOKS_PER_NODE_MAX: usize = 128;
 /// The header that carries the callback token of an invocation.
@@ -101,7 +105,122 @@ pub struct DispatchRequest {
     /// Ours: how many nodes may be left after the gates; with more nothing is dispatched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_targets: Option<NonZeroU32>,
+    /// Ours: how long a node has to take it, apart from `timeout_seconds`, which is then how long it may run. Left out,
+    /// both share `timeout_seconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_within_seconds: Option<i64>,
+    /// Ours: that it goes out in steps, and when it stops to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutRequest>,
 }
+
+/// How a dispatch goes out in steps. At least one of `waves` and `max_concurrency` says what the steps are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RolloutRequest {
+    /// How far each wave reaches into the cohort, in the order of the nodes' names. A wave opens when every target of
+    /// the waves before it has ended; one over the whole cohort is added where the last does not reach that far.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waves: Vec<Amount>,
+    /// How many targets may be released and not ended at any moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<Amount>,
+    /// With more `failed` and `timeout` than this nothing more is released. 0 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_failures: Option<Amount>,
+}
+
+/// A count, or a percentage of the cohort such as `"10%"`; as it was asked for, sensible or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a count is expected, or a percentage such as \"10%\"")]
+pub enum Amount {
+    Count(i64),
+    Text(String),
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => count.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// What a [`RolloutRequest`] comes to for one cohort.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutPlan {
+    pub waves: Vec<RolloutWave>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u32>,
+    pub max_failures: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutWave {
+    /// As it was asked for.
+    pub asked: String,
+    /// How many targets of the cohort are in this wave and those before it.
+    pub up_to: u32,
+    /// How many are in this wave alone.
+    pub targets: u32,
+}
+
+/// Where the rollout of an execution stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollout {
+    pub state: RolloutState,
+    /// Why it stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(flatten)]
+    pub plan: RolloutPlan,
+    /// The wave that was released last, from 1.
+    pub wave: u32,
+    /// Targets that wait for their release: no node has heard of them, and their time does not run.
+    pub held: u64,
+    /// Targets that are released and have not ended.
+    pub in_flight: u64,
+    /// Targets that ended as `failed` or `timeout`.
+    pub failed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<String>,
+    /// What is still held then is cancelled, paused or not.
+    pub ends_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RolloutState {
+    /// Targets are held, and are released as those before them end.
+    Rolling,
+    /// Targets are held until it is resumed.
+    Paused,
+    /// What was held was cancelled.
+    Stopped,
+    /// Nothing is held any more.
+    Done,
+}
+
+impl RolloutState {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rolling => "rolling",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// `POST /v1/projects/{project_id}/executions/{execution_id}/pause` and `…/resume`, answered 200 with the [`Execution`]
+/// without output. The body may be left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {}
 
 /// `POST /v1/projects/{project_id}/executions:preview`: what a [`DispatchRequest`] would be admitted as now. Nothing is
 /// written, and what the dispatch would be refused with is the answer here too.
@@ -119,6 +238,10 @@ pub struct DispatchPreview {
     pub target_count: u64,
     /// Those nodes, by name; at most [`PREVIEW_TARGETS_MAX`] of them.
     pub targets: Vec<PreviewTarget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_within_seconds: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutPlan>,
     /// Nodes that the target names and a gate dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
@@ -155,8 +278,13 @@ pub struct Execution {
     #[serde(default)]
     pub target_counts: BTreeMap<Status, u64>,
     pub timeout_seconds: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_within_seconds: Option<u32>,
+    /// The latest deadline of a target that was released.
     pub expires_at: Timestamp,
     pub requested_by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +329,15 @@ pub struct ExecutionTarget {
     /// When the node was first asked to cancel this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
+    /// When it became due to its node. What a rollout holds back has no such instant, and neither of the next two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
+    /// Until when the node may take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_by: Option<Timestamp>,
+    /// Until when it may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -271,7 +408,8 @@ pub struct Page<T> {
 
 /// One row of an execution's timeline; the data of an `invocation` event on
 /// `GET /v1/projects/{project_id}/executions/{execution_id}/events` (`id:` is [`TimelineEvent::id`], so that
-/// `Last-Event-ID` goes on where a reader stopped). The stream ends with one `settled` event whose data is the
+/// `Last-Event-ID` goes on where a reader stopped). Between them, of an execution that rolls out, a `rollout` event whose
+/// data is the [`Rollout`] comes whenever that has moved. The stream ends with one `settled` event whose data is the
 /// [`Execution`] without output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TimelineEvent {
@@ -653,12 +791,23 @@ pub struct ActionRequest {
     pub parameters: Option<Parameters>,
     pub timeout_seconds: u32,
     pub callback_url: String,
-    /// Ours, as all below: the instant from which the node must not start this any more.
+    /// Ours, as all below: the instant from which the node must not take this any more.
     pub expires_at: Timestamp,
+    /// The instant at which what was taken in time is to have ended, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_until: Option<Timestamp>,
     pub callback_token: String,
     /// The digest that control holds as the hook's baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_digest: Option<Digest>,
+}
+
+impl ActionRequest {
+    /// When what was taken in time is to have ended.
+    #[must_use]
+    pub fn deadline(&self) -> Timestamp {
+        self.run_until.unwrap_or(self.expires_at)
+    }
 }
 
 impl Addressed for ActionRequest {

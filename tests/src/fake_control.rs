@@ -147,6 +147,7 @@ impl FakeControl {
                 self.shared.base()
             ),
             expires_at: now.plus(Duration::from_secs(120)),
+            run_until: None,
             callback_token,
             hook_digest: None,
         }

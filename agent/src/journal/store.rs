@@ -217,7 +217,7 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
             request.execution_id.to_string(),
             to_json("invocation", request.execution_id, "request", request.as_ref())?,
             now,
-            request.expires_at.as_millis()
+            request.deadline().as_millis()
         ])?,
         Fact::Started { execution, attempt } => connection
             .prepare_cached("UPDATE invocation SET stage = 'started', attempt = ?2 WHERE execution_id = ?1")?

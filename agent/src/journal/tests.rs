@@ -31,6 +31,7 @@ fn request(n: u8, expires_ms: i64) -> Arc<ActionRequest> {
         timeout_seconds: 60,
         callback_url: String::new(),
         expires_at: at(expires_ms),
+        run_until: None,
         callback_token: "token".into(),
         hook_digest: None,
     })

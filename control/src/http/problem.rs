@@ -27,6 +27,7 @@ use crate::{
     keys::chance,
     outputs::{OutputError, UploadRefused},
     rate::TooOften,
+    rolling::PauseError,
     store::StoreError,
 };
 
@@ -204,6 +205,8 @@ impl From<DispatchError> for ApiError {
             DispatchError::BadTarget(target) => target.into(),
             DispatchError::BadAction(_) => Self::bad_request("invalid_action", text),
             DispatchError::BadTimeout(_) => Self::bad_request("invalid_timeout", text),
+            DispatchError::BadDeliverWithin(_) => Self::bad_request("invalid_deliver_within", text),
+            DispatchError::BadRollout(_) => Self::bad_request("invalid_rollout", text),
             DispatchError::ParametersTooLarge(_) => Self::bad_request("invalid_parameters", text),
             DispatchError::NoSurvivor { why, dropped, .. } => {
                 let refusal = match why {
@@ -249,6 +252,19 @@ impl From<CancelError> for ApiError {
             CancelError::NoSuchTarget(_) => Self::not_found("target_not_found", text),
             CancelError::PermissionDenied => Self::denied("permission_denied", "insufficient_relation", text),
             CancelError::Store(err) => err.into(),
+        }
+    }
+}
+
+impl From<PauseError> for ApiError {
+    fn from(err: PauseError) -> Self {
+        let text = err.to_string();
+        match err {
+            PauseError::NoSuchExecution(_) => Self::not_found("execution_not_found", text),
+            PauseError::PermissionDenied => Self::denied("permission_denied", "insufficient_relation", text),
+            PauseError::NoRollout(_) => Self::new(StatusCode::CONFLICT, "no_rollout", text),
+            PauseError::NothingHeld(_) => Self::new(StatusCode::CONFLICT, "nothing_held", text),
+            PauseError::Store(err) => err.into(),
         }
     }
 }

@@ -6,7 +6,9 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use super::{access, audit, cancel, health, metrics, node, operator, outputs, ready, version, watch};
+use super::{
+    access, audit, cancel, health, metrics, node, operator, outputs, ready, rollout, version, watch,
+};
 use crate::control::Shared;
 
 /// What a caller must show.
@@ -71,6 +73,8 @@ const ROUTES: &[Route] = &[
     route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions)),
     route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution)),
     route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution)),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/pause"), Who::Operator, "execution.pause", || post(rollout::pause)),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read)),
     route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks)),

@@ -11,7 +11,10 @@ use axum::{
     },
 };
 use futures_util::Stream;
-use muster_shared::ids::{ExecutionId, ProjectId};
+use muster_shared::{
+    ids::{ExecutionId, ProjectId},
+    wire::Rollout,
+};
 
 use super::{
     auth::InProject,
@@ -51,6 +54,11 @@ pub(super) async fn execution_events(
         .into_response())
 }
 
+/// What is in flight and what failed, the timeline tells.
+fn has_moved(before: &Rollout, now: &Rollout) -> bool {
+    (before.state, before.wave, before.held) != (now.state, now.wave, now.held)
+}
+
 fn timeline(
     control: Shared,
     project: ProjectId,
@@ -59,6 +67,8 @@ fn timeline(
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     async_stream::stream! {
         let mut woken = control.watchers.watch(id);
+        let mut rollout: Option<Rollout> = None;
+        let mut may_roll = true;
         loop {
             woken.mark_unchanged();
             // The header is read before the timeline: if it is settled, the timeline read next is whole.
@@ -77,6 +87,19 @@ fn timeline(
                 for event in &events {
                     let Ok(data) = serde_json::to_string(event) else { return };
                     yield Ok(Event::default().id(event.id.to_string()).event("invocation").data(data));
+                }
+            }
+            if may_roll {
+                let now = match control.store.rollouts([id]).await {
+                    Ok(mut rollouts) => rollouts.remove(&id),
+                    Err(err) => { log::error!("A rollout could not be read: {}", error_chain(&err)); return }
+                };
+                // It has one from the first moment on, or never.
+                may_roll = now.is_some();
+                if let Some(now) = now && rollout.as_ref().is_none_or(|before| has_moved(before, &now)) {
+                    let Ok(data) = serde_json::to_string(&now) else { return };
+                    rollout = Some(now);
+                    yield Ok(Event::default().event("rollout").data(data));
                 }
             }
             if settled {

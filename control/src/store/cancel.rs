@@ -7,7 +7,11 @@ use muster_shared::{
 };
 use sqlx::{QueryBuilder, Sqlite};
 
-use super::{Owed, ROWS_PER_INSERT, Store, StoreError, Tx, executions::push_statuses, rows::Reader};
+use super::{
+    Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
+    executions::{Ended, push_statuses},
+    rows::Reader,
+};
 
 impl Tx {
     /// Every target of an execution with where it rests.
@@ -29,8 +33,8 @@ impl Tx {
             .collect()
     }
 
-    /// Cancels those of the named targets that rest in one of `from`, with their events. Answers how many, and whether
-    /// that settled the header.
+    /// Cancels those of the named targets that rest in one of `from`, held or not, with their events. Answers how many,
+    /// and whether that settled the header.
     pub(crate) async fn cancel_targets(
         &mut self,
         execution: ExecutionId,
@@ -39,7 +43,7 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(u64, bool), StoreError> {
-        let mut ended = 0;
+        let (mut ended, mut held) = (0, 0);
         for nodes in nodes.chunks(ROWS_PER_INSERT) {
             let mut events = QueryBuilder::<Sqlite>::new(
                 "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
@@ -63,9 +67,19 @@ impl Tx {
             update.push(" WHERE execution_id = ").push_bind(execution.uuid());
             push_statuses(&mut update, from);
             push_nodes(&mut update, nodes);
-            ended += update.build().execute(&mut *self.0).await?.rows_affected();
+            update.push(" RETURNING node_id, released_ms");
+            for row in update.build().fetch_all(&mut *self.0).await? {
+                let row = Reader::new(&row, "action_execution_target", "node_id");
+                ended += 1;
+                held += u64::from(row.at_opt("released_ms")?.is_none());
+            }
         }
-        let settled = ended > 0 && self.count_down(execution, ended, now).await?;
+        let count = Ended {
+            targets: ended,
+            failed: 0,
+            held,
+        };
+        let settled = ended > 0 && self.count_down(execution, count, now).await?;
         Ok((ended, settled))
     }
 
@@ -102,6 +116,26 @@ impl Tx {
         Ok(asked)
     }
 
+    /// The nodes of one execution that were asked to cancel it, whose time was over at `by`, and that have not said how it
+    /// ended.
+    pub(crate) async fn overdue_cancels(
+        &mut self,
+        execution: ExecutionId,
+        by: Timestamp,
+    ) -> Result<Vec<NodeId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT node_id FROM action_execution_target
+             WHERE execution_id = $1 AND expires_ms <= $2 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL",
+        )
+        .bind(execution.uuid())
+        .bind(by.as_millis())
+        .fetch_all(&mut *self.0)
+        .await?;
+        rows.iter()
+            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
+            .collect()
+    }
+
     /// The nodes of one execution that were asked to cancel it at `by` or before, and have not said how it ended.
     pub(crate) async fn unconfirmed_cancels(
         &mut self,
@@ -127,9 +161,9 @@ impl Store {
     /// still run there: a node that was not waited for any longer stops them when it comes back.
     pub(crate) async fn owed_cancels(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
         let rows = sqlx::query(
-            "SELECT t.execution_id FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
+            "SELECT t.execution_id FROM action_execution_target t
              WHERE t.node_id = $1 AND t.cancel_requested_ms IS NOT NULL
-               AND (t.ended_ms IS NULL OR (t.status = 'cancelled' AND e.expires_ms > $2))
+               AND (t.ended_ms IS NULL OR (t.status = 'cancelled' AND t.expires_ms > $2))
              ORDER BY t.cancel_requested_ms",
         )
         .bind(node.uuid())

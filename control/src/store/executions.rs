@@ -1,16 +1,20 @@
 //! Executions, their targets and their timeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, ExecutionId, NodeId, ProjectId},
     status::{self, Status},
     time::Timestamp,
-    wire::{ActionKind, Execution, ExecutionTarget, OutputRef, Parameters, TimelineEvent},
+    wire::{ActionKind, Execution, ExecutionTarget, OutputRef, Parameters, Rollout, TimelineEvent},
 };
 use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
 use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader, rows::to_json};
+use crate::rollout::Deadlines;
 
 pub(crate) struct NewExecution<'a> {
     pub(crate) id: ExecutionId,
@@ -21,11 +25,19 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) parameters: Option<&'a Parameters>,
     pub(crate) selector: Option<&'a str>,
     pub(crate) timeout_seconds: u32,
+    pub(crate) deliver_within_seconds: Option<u32>,
     pub(crate) requested_by: &'a str,
     pub(crate) created_at: Timestamp,
-    pub(crate) expires_at: Timestamp,
-    /// Each target with the hash of its callback token.
+    /// Each target with the hash of its callback token; of a rollout in the order of their release.
     pub(crate) targets: &'a [(NodeId, Digest)],
+    /// Whether all of them are held, for a rollout to release.
+    pub(crate) held: bool,
+}
+
+impl NewExecution<'_> {
+    fn deadlines(&self) -> Deadlines {
+        Deadlines::of(self.timeout_seconds, self.deliver_within_seconds, self.created_at)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +50,7 @@ pub(crate) struct ExecutionHeader {
     pub(crate) parameters: Option<Parameters>,
     pub(crate) selector: Option<String>,
     pub(crate) timeout_seconds: u32,
+    pub(crate) deliver_within_seconds: Option<u32>,
     pub(crate) terminal: Option<Status>,
     pub(crate) requested_by: String,
     pub(crate) created_at: Timestamp,
@@ -46,7 +59,8 @@ pub(crate) struct ExecutionHeader {
 }
 
 pub(super) const HEADER_COLUMNS: &str = "e.id, e.domain_id, e.project_id, e.action_name, e.action_kind, e.parameters, \
-     e.selector, e.timeout_seconds, e.terminal_status, e.requested_by, e.created_ms, e.updated_ms, e.expires_ms";
+     e.selector, e.timeout_seconds, e.deliver_within_seconds, e.terminal_status, e.requested_by, e.created_ms, \
+     e.updated_ms, e.expires_ms";
 
 impl ExecutionHeader {
     pub(super) fn read(row: &SqliteRow) -> Result<Self, CorruptRow> {
@@ -66,6 +80,7 @@ impl ExecutionHeader {
             parameters: row.json_opt("parameters")?,
             selector: row.get("selector")?,
             timeout_seconds: row.number("timeout_seconds")?,
+            deliver_within_seconds: row.number_opt("deliver_within_seconds")?,
             terminal: terminal
                 .map(|s| s.parse().map_err(|err| row.corrupt("terminal_status", err)))
                 .transpose()?,
@@ -77,7 +92,12 @@ impl ExecutionHeader {
     }
 
     /// The published shape. A live execution's status is the fold of its targets at this moment.
-    fn into_wire(self, counts: BTreeMap<Status, u64>, targets: Vec<ExecutionTarget>) -> Execution {
+    fn into_wire(
+        self,
+        counts: BTreeMap<Status, u64>,
+        targets: Vec<ExecutionTarget>,
+        rollout: Option<Rollout>,
+    ) -> Execution {
         Execution {
             id: self.id,
             project_id: self.project,
@@ -92,8 +112,10 @@ impl ExecutionHeader {
             targets,
             target_counts: counts,
             timeout_seconds: self.timeout_seconds,
+            deliver_within_seconds: self.deliver_within_seconds,
             expires_at: self.expires_at,
             requested_by: self.requested_by,
+            rollout,
             selector: self.selector,
             parameters: self.parameters,
             dropped: Vec::new(),
@@ -105,6 +127,8 @@ impl ExecutionHeader {
 #[derive(Clone, Debug)]
 pub(crate) struct TargetState {
     pub(crate) status: Status,
+    /// Whether a rollout holds it back: its node has not heard of it.
+    pub(crate) held: bool,
     pub(crate) callback_token_hash: Digest,
     /// Whether the domain takes no report without the invocation's token.
     pub(crate) callback_token_required: bool,
@@ -120,6 +144,14 @@ pub(crate) struct Advance<'a> {
     pub(crate) error: Option<&'a str>,
     pub(crate) output: Option<&'a OutputRef>,
     pub(crate) output_bytes: Option<u64>,
+}
+
+/// An execution in which a deadline may have passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overdue {
+    pub(crate) execution: ExecutionId,
+    pub(crate) domain: DomainId,
+    pub(crate) deliver_within_seconds: Option<u32>,
 }
 
 #[derive(Default)]
@@ -141,13 +173,16 @@ impl Tx {
             .await?)
     }
 
-    /// Writes the header, its targets and an outbox row for each, all part of this transaction.
+    /// Writes the header, its targets and, unless they are held, an outbox row for each, all part of this transaction.
     pub(crate) async fn insert_execution(&mut self, new: &NewExecution<'_>) -> Result<(), StoreError> {
+        let count = i64::try_from(new.targets.len()).unwrap_or(i64::MAX);
+        let deadlines = new.deadlines();
         sqlx::query(
             "INSERT INTO action_execution
                  (id, domain_id, project_id, action_name, action_kind, parameters, selector, timeout_seconds,
-                  live_targets, requested_by, created_ms, updated_ms, expires_ms)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12)",
+                  live_targets, requested_by, created_ms, updated_ms, expires_ms, deliver_within_seconds,
+                  held_targets, due_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14, $15)",
         )
         .bind(new.id.uuid())
         .bind(new.domain.uuid())
@@ -157,14 +192,17 @@ impl Tx {
         .bind(new.parameters.map(to_json))
         .bind(new.selector)
         .bind(i64::from(new.timeout_seconds))
-        .bind(i64::try_from(new.targets.len()).unwrap_or(i64::MAX))
+        .bind(count)
         .bind(new.requested_by)
         .bind(new.created_at.as_millis())
-        .bind(new.expires_at.as_millis())
+        .bind(deadlines.expires_at.as_millis())
+        .bind(new.deliver_within_seconds.map(i64::from))
+        .bind(if new.held { count } else { 0 })
+        .bind((!new.held).then_some(deadlines.deliver_by.as_millis()))
         .execute(&mut *self.0)
         .await?;
-        for chunk in new.targets.chunks(ROWS_PER_INSERT) {
-            self.insert_targets(new, chunk).await?;
+        for (index, chunk) in new.targets.chunks(ROWS_PER_INSERT).enumerate() {
+            self.insert_targets(new, index * ROWS_PER_INSERT, chunk).await?;
         }
         Ok(())
     }
@@ -172,24 +210,38 @@ impl Tx {
     async fn insert_targets(
         &mut self,
         new: &NewExecution<'_>,
+        before: usize,
         targets: &[(NodeId, Digest)],
     ) -> Result<(), StoreError> {
         let now = new.created_at.as_millis();
+        let deadlines = new.deadlines();
+        let released = |at: Timestamp| (!new.held).then_some(at.as_millis());
         QueryBuilder::<Sqlite>::new(
             "INSERT INTO action_execution_target
-                 (execution_id, node_id, status, callback_token_hash, created_ms, updated_ms) ",
+                 (execution_id, node_id, status, callback_token_hash, created_ms, updated_ms,
+                  released_ms, deliver_by_ms, expires_ms, rollout_position) ",
         )
-        .push_values(targets, |mut row, (node, token_hash)| {
-            row.push_bind(new.id.uuid())
-                .push_bind(node.uuid())
-                .push_bind(Status::Pending.as_str())
-                .push_bind(token_hash.as_bytes().to_vec())
-                .push_bind(now)
-                .push_bind(now);
-        })
+        .push_values(
+            (before + 1..).zip(targets),
+            |mut row, (place, (node, token_hash))| {
+                row.push_bind(new.id.uuid())
+                    .push_bind(node.uuid())
+                    .push_bind(Status::Pending.as_str())
+                    .push_bind(token_hash.as_bytes().to_vec())
+                    .push_bind(now)
+                    .push_bind(now)
+                    .push_bind(released(new.created_at))
+                    .push_bind(released(deadlines.deliver_by))
+                    .push_bind(released(deadlines.expires_at))
+                    .push_bind(i64::try_from(place).ok().filter(|_| new.held));
+            },
+        )
         .build()
         .execute(&mut *self.0)
         .await?;
+        if new.held {
+            return Ok(());
+        }
         QueryBuilder::<Sqlite>::new("INSERT INTO outbox (event_type, node_id, execution_id, created_ms) ")
             .push_values(targets, |mut row, (node, _)| {
                 row.push_bind("action_request")
@@ -230,7 +282,7 @@ impl Tx {
              SET status = $4, exit_code = $5, error = $6, output_ref = $7, updated_ms = $8,
                  output_bytes = coalesce($9, output_bytes),
                  started_ms = coalesce(started_ms, $10), ended_ms = $11
-             WHERE execution_id = $1 AND node_id = $2 AND status = $3",
+             WHERE execution_id = $1 AND node_id = $2 AND status = $3 AND released_ms IS NOT NULL",
         )
         .bind(step.execution.uuid())
         .bind(step.node.uuid())
@@ -250,7 +302,12 @@ impl Tx {
         }
         self.append_event(step, false, now).await?;
         if step.to.is_terminal() {
-            return self.count_down(step.execution, 1, now).await.map(Some);
+            let ended = Ended {
+                targets: 1,
+                failed: u64::from(is_failure(step.to)),
+                held: 0,
+            };
+            return self.count_down(step.execution, ended, now).await.map(Some);
         }
         Ok(Some(false))
     }
@@ -309,12 +366,12 @@ impl Tx {
         Ok(())
     }
 
-    /// Times out the targets of one execution that rest in one of `from`. Answers which, and whether that settled the
-    /// header.
+    /// Times out the targets of one execution whose `deadline` had passed at `by`. Answers which, and whether that settled
+    /// the header.
     pub(crate) async fn time_out(
         &mut self,
         execution: ExecutionId,
-        from: &[Status],
+        (deadline, by): (Deadline, Timestamp),
         why: &str,
         now: Timestamp,
     ) -> Result<(Vec<NodeId>, bool), StoreError> {
@@ -329,7 +386,7 @@ impl Tx {
         events
             .push(" FROM action_execution_target WHERE execution_id = ")
             .push_bind(execution.uuid());
-        push_statuses(&mut events, from);
+        push_passed(&mut events, deadline, by);
         events.build().execute(&mut *self.0).await?;
 
         let mut update =
@@ -338,31 +395,60 @@ impl Tx {
         update.push(", updated_ms = ").push_bind(now.as_millis());
         update.push(", ended_ms = ").push_bind(now.as_millis());
         update.push(" WHERE execution_id = ").push_bind(execution.uuid());
-        push_statuses(&mut update, from);
+        push_passed(&mut update, deadline, by);
         update.push(" RETURNING node_id");
         let rows = update.build().fetch_all(&mut *self.0).await?;
         let ended = rows
             .iter()
             .map(|row| Reader::new(row, "action_execution_target", "node_id").id("node_id"))
             .collect::<Result<Vec<NodeId>, _>>()?;
-        let settled = !ended.is_empty() && self.count_down(execution, ended.len() as u64, now).await?;
+        let count = Ended {
+            targets: ended.len() as u64,
+            failed: ended.len() as u64,
+            held: 0,
+        };
+        let settled = !ended.is_empty() && self.count_down(execution, count, now).await?;
         Ok((ended, settled))
+    }
+
+    /// Notes when a deadline of a target may pass next: while a node has it, when the report grace is over too.
+    pub(crate) async fn note_next_deadline(
+        &mut self,
+        execution: ExecutionId,
+        report_grace: Duration,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE action_execution SET due_ms =
+                 (SELECT min(CASE WHEN t.status = 'pending' THEN t.deliver_by_ms ELSE t.expires_ms + $2 END)
+                  FROM action_execution_target t
+                  WHERE t.execution_id = action_execution.id AND t.ended_ms IS NULL AND t.released_ms IS NOT NULL)
+             WHERE id = $1",
+        )
+        .bind(execution.uuid())
+        .bind(i64::try_from(report_grace.as_millis()).unwrap_or(i64::MAX))
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
     }
 
     /// Takes ended targets off the header's count; the last one settles it as the fold of all.
     pub(super) async fn count_down(
         &mut self,
         execution: ExecutionId,
-        ended: u64,
+        ended: Ended,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
+        let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let live: i64 = sqlx::query_scalar(
-            "UPDATE action_execution SET live_targets = live_targets - $2, updated_ms = $3
+            "UPDATE action_execution SET live_targets = live_targets - $2, updated_ms = $3,
+                 failed_targets = failed_targets + $4, held_targets = held_targets - $5
              WHERE id = $1 RETURNING live_targets",
         )
         .bind(execution.uuid())
-        .bind(i64::try_from(ended).unwrap_or(i64::MAX))
+        .bind(count(ended.targets))
         .bind(now.as_millis())
+        .bind(count(ended.failed))
+        .bind(count(ended.held))
         .fetch_one(&mut *self.0)
         .await?;
         if live > 0 {
@@ -385,8 +471,44 @@ impl Tx {
     }
 }
 
+/// Targets that ended together.
+#[derive(Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) targets: u64,
+    /// How many of them as `failed` or `timeout`.
+    pub(super) failed: u64,
+    /// How many of them were held.
+    pub(super) held: u64,
+}
+
+/// What a rollout counts against `max_failures`: what an operator took back is not one.
+const fn is_failure(status: Status) -> bool {
+    match status {
+        Status::Failed | Status::Timeout => true,
+        Status::Pending | Status::Ack | Status::Started | Status::Succeeded | Status::Cancelled => false,
+    }
+}
+
+/// The two deadlines of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Deadline {
+    /// Until when its node may take it.
+    Delivery,
+    /// Until when what was taken may run.
+    Run,
+}
+
+/// What has passed its deadline; what is held has none.
+fn push_passed(query: &mut QueryBuilder<Sqlite>, deadline: Deadline, by: Timestamp) {
+    match deadline {
+        Deadline::Delivery => query.push(" AND status = 'pending' AND deliver_by_ms <= "),
+        Deadline::Run => query.push(" AND status IN ('ack', 'started') AND expires_ms <= "),
+    };
+    query.push_bind(by.as_millis());
+}
+
 const TARGET_STATE: &str =
-    "SELECT t.execution_id, t.status, t.callback_token_hash, domain.callback_token_required
+    "SELECT t.execution_id, t.status, t.released_ms, t.callback_token_hash, domain.callback_token_required
      FROM action_execution_target t
      JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
      WHERE t.execution_id = $1 AND t.node_id = $2";
@@ -395,6 +517,7 @@ fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     Ok(TargetState {
         status: row.parsed("status")?,
+        held: row.at_opt("released_ms")?.is_none(),
         callback_token_hash: row.digest("callback_token_hash")?,
         callback_token_required: row.get("callback_token_required")?,
     })
@@ -505,7 +628,8 @@ impl Store {
         for target in &targets {
             *counts.entry(target.status).or_insert(0) += 1;
         }
-        Ok(Some(header.into_wire(counts, targets)))
+        let rollout = self.rollouts([id]).await?.remove(&id);
+        Ok(Some(header.into_wire(counts, targets, rollout)))
     }
 
     /// A page of executions, newest first, without targets.
@@ -541,11 +665,13 @@ impl Store {
             .map(ExecutionHeader::read)
             .collect::<Result<Vec<_>, CorruptRow>>()?;
         let mut counts = self.target_counts(headers.iter().map(|h| h.id)).await?;
+        let mut rollouts = self.rollouts(headers.iter().map(|h| h.id)).await?;
         Ok(headers
             .into_iter()
             .map(|header| {
                 let counts = counts.remove(&header.id).unwrap_or_default();
-                header.into_wire(counts, Vec::new())
+                let rollout = rollouts.remove(&header.id);
+                header.into_wire(counts, Vec::new(), rollout)
             })
             .collect())
     }
@@ -610,15 +736,11 @@ impl Store {
             .collect()
     }
 
-    /// Live executions whose time has passed, the longest overdue first.
-    pub(crate) async fn overdue(
-        &self,
-        now: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<(ExecutionId, DomainId, Timestamp)>, StoreError> {
+    /// Live executions with a target whose time may have passed, the longest overdue first.
+    pub(crate) async fn overdue(&self, now: Timestamp, limit: u32) -> Result<Vec<Overdue>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, domain_id, expires_ms FROM action_execution
-             WHERE terminal_status IS NULL AND expires_ms <= $1 ORDER BY expires_ms LIMIT $2",
+            "SELECT id, domain_id, deliver_within_seconds FROM action_execution
+             WHERE terminal_status IS NULL AND due_ms <= $1 ORDER BY due_ms LIMIT $2",
         )
         .bind(now.as_millis())
         .bind(i64::from(limit))
@@ -627,7 +749,11 @@ impl Store {
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "action_execution", "id");
-                Ok((row.id("id")?, row.id("domain_id")?, row.at("expires_ms")?))
+                Ok(Overdue {
+                    execution: row.id("id")?,
+                    domain: row.id("domain_id")?,
+                    deliver_within_seconds: row.number_opt("deliver_within_seconds")?,
+                })
             })
             .collect()
     }
@@ -677,5 +803,8 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
             .get::<Option<i64>>("output_bytes")?
             .and_then(|n| u64::try_from(n).ok()),
         cancel_requested_at: row.at_opt("cancel_requested_ms")?,
+        released_at: row.at_opt("released_ms")?,
+        deliver_by: row.at_opt("deliver_by_ms")?,
+        expires_at: row.at_opt("expires_ms")?,
     })
 }

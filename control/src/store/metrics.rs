@@ -6,12 +6,8 @@ use super::{Store, StoreError, rows::Reader};
 use crate::metrics::Counted;
 
 impl Store {
-    /// `handed` is the last row of the outbox that is done with; overdue is what expired before `overdue_before`.
-    pub(crate) async fn counted(
-        &self,
-        handed: i64,
-        overdue_before: Timestamp,
-    ) -> Result<Counted, StoreError> {
+    /// `handed` is the last row of the outbox that is done with; overdue is what was due before `now`.
+    pub(crate) async fn counted(&self, handed: i64, now: Timestamp) -> Result<Counted, StoreError> {
         let mut snapshot = self.read.begin().await?;
         let live = sqlx::query(
             "SELECT d.id, count(e.id) AS live FROM domain d
@@ -26,10 +22,10 @@ impl Store {
                 .fetch_one(&mut *snapshot)
                 .await?;
         let overdue = sqlx::query(
-            "SELECT min(expires_ms) AS since_ms FROM action_execution
-             WHERE terminal_status IS NULL AND expires_ms <= $1",
+            "SELECT min(due_ms) AS since_ms FROM action_execution
+             WHERE terminal_status IS NULL AND due_ms <= $1",
         )
-        .bind(overdue_before.as_millis())
+        .bind(now.as_millis())
         .fetch_one(&mut *snapshot)
         .await?;
         snapshot.commit().await?;

@@ -42,6 +42,15 @@ pub(crate) struct NodeRecord {
     pub(crate) actions: Vec<NodeAction>,
 }
 
+/// The order in which candidates come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// In which they are written fastest.
+    Id,
+    /// In which a rollout releases.
+    Name,
+}
+
 #[derive(Default)]
 pub(crate) struct NodeFilter<'a> {
     pub(crate) projects: &'a [ProjectId],
@@ -100,6 +109,7 @@ impl Store {
         selector: Option<&Selector>,
         node: Option<NodeId>,
         action: &ActionName,
+        order: Order,
     ) -> Result<Vec<Candidate>, StoreError> {
         let mut query = QueryBuilder::new(
             "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_ms,
@@ -117,7 +127,10 @@ impl Store {
             query.push(" AND node.id = ").push_bind(node.uuid());
         }
         let rows = query
-            .push(" ORDER BY node.id")
+            .push(match order {
+                Order::Id => " ORDER BY node.id",
+                Order::Name => " ORDER BY node.name, node.id",
+            })
             .build()
             .fetch_all(&self.read)
             .await?;

@@ -8,6 +8,7 @@ use muster_shared::{
 use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
 use super::{CorruptRow, ExecutionHeader, Store, StoreError, Tx, executions::HEADER_COLUMNS, rows::Reader};
+use crate::rollout::Deadlines;
 
 /// One row of the outbox, with what its frame needs.
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct OutboxRow {
 pub(crate) enum Owed {
     Action {
         execution: ExecutionHeader,
+        deadlines: Deadlines,
         hook_digest: Option<Digest>,
     },
     Cancel {
@@ -34,11 +36,20 @@ pub(crate) enum Owed {
     },
 }
 
+/// The columns of a target that its request needs.
+const TARGET_COLUMNS: &str = "t.deliver_by_ms, t.expires_ms AS target_expires_ms, ";
+
 fn owed_action(row: &SqliteRow) -> Result<Owed, CorruptRow> {
     let execution = ExecutionHeader::read(row)?;
+    let target = Reader::new(row, "action_execution_target", "id");
+    let deadlines = Deadlines {
+        deliver_by: target.at("deliver_by_ms")?,
+        expires_at: target.at("target_expires_ms")?,
+    };
     let hook_digest = Reader::new(row, "hook_baseline", "id").digest_opt("baseline")?;
     Ok(Owed::Action {
         execution,
+        deadlines,
         hook_digest,
     })
 }
@@ -53,21 +64,22 @@ fn owed_baseline(row: &SqliteRow) -> Result<Owed, CorruptRow> {
 }
 
 impl Store {
-    /// Every invocation of a node that is pending and not expired, oldest first.
+    /// Every invocation of a node that is released, pending and not expired, oldest first.
     pub(crate) async fn owed_to(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
         query
+            .push(TARGET_COLUMNS)
             .push(HEADER_COLUMNS)
             .push(
                 ", b.digest AS baseline FROM action_execution_target t
                  JOIN action_execution e ON e.id = t.execution_id
                  LEFT JOIN hook_baseline b ON b.node_id = t.node_id AND b.hook = e.action_name AND e.action_kind = 'hook'
-                 WHERE t.status = 'pending' AND t.node_id = ",
+                 WHERE t.status = 'pending' AND t.released_ms IS NOT NULL AND t.node_id = ",
             )
             .push_bind(node.uuid())
-            .push(" AND e.expires_ms > ")
+            .push(" AND t.deliver_by_ms > ")
             .push_bind(now.as_millis())
-            .push(" ORDER BY e.created_ms, e.id");
+            .push(" ORDER BY t.released_ms, e.created_ms, e.id");
         let rows = query.build().fetch_all(&self.read).await?;
         Ok(rows.iter().map(owed_action).collect::<Result<_, _>>()?)
     }
@@ -96,6 +108,7 @@ impl Store {
                     b.hook, b.digest, b.approved_ms, b.digest AS baseline, ",
         );
         query
+            .push(TARGET_COLUMNS)
             .push(HEADER_COLUMNS)
             .push(
                 " FROM outbox o
@@ -116,9 +129,9 @@ impl Store {
                     "action_request" => {
                         let owed = owed_action(raw)?;
                         let wanted = match &owed {
-                            Owed::Action { execution, .. } => {
+                            Owed::Action { deadlines, .. } => {
                                 row.parsed::<Status>("status")? == Status::Pending
-                                    && execution.expires_at > now
+                                    && deadlines.deliver_by > now
                             }
                             Owed::Cancel { .. } | Owed::Baseline { .. } => false,
                         };
@@ -139,7 +152,8 @@ impl Store {
             .collect()
     }
 
-    /// Nodes after `after` with an invocation that is pending since before `since` and not expired, in the order of ids.
+    /// Nodes after `after` with an invocation that was released before `since`, is pending and not expired, in the order of
+    /// ids.
     pub(crate) async fn nodes_still_owed(
         &self,
         (since, now): (Timestamp, Timestamp),
@@ -147,8 +161,9 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<NodeId>, StoreError> {
         let rows = sqlx::query(
-            "SELECT DISTINCT t.node_id FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
-             WHERE t.status = 'pending' AND t.created_ms <= $1 AND e.expires_ms > $2 AND t.node_id > $3
+            "SELECT DISTINCT t.node_id FROM action_execution_target t
+             WHERE t.status = 'pending' AND t.released_ms IS NOT NULL AND t.released_ms <= $1
+               AND t.deliver_by_ms > $2 AND t.node_id > $3
              ORDER BY t.node_id LIMIT $4",
         )
         .bind(since.as_millis())

@@ -100,6 +100,14 @@ impl<'r> Reader<'r> {
         let stored: i64 = self.get(column)?;
         T::try_from(stored).map_err(|_| self.corrupt(column, format!("{stored} is out of range")))
     }
+
+    pub(super) fn number_opt<T: TryFrom<i64>>(&self, column: &'static str) -> Result<Option<T>, CorruptRow> {
+        self.get::<Option<i64>>(column)?
+            .map(|stored| {
+                T::try_from(stored).map_err(|_| self.corrupt(column, format!("{stored} is out of range")))
+            })
+            .transpose()
+    }
 }
 
 /// JSON as it is stored. Our own types cannot fail to be written: their keys are texts.

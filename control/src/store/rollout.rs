@@ -1,0 +1,298 @@
+//! Rollouts: what is held, what is released, and why the rest is not.
+
+use std::collections::HashMap;
+
+use muster_shared::{
+    ids::{DomainId, ExecutionId, NodeId},
+    time::Timestamp,
+    wire::{Rollout, RolloutPlan},
+};
+use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
+
+use super::{CorruptRow, Store, StoreError, Tx, executions::Ended, rows::Reader, rows::to_json};
+use crate::rollout::{Deadlines, Standing, state_of, wave_of};
+
+/// A rollout of one execution, as it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Rolling {
+    pub(crate) execution: ExecutionId,
+    pub(crate) domain: DomainId,
+    pub(crate) timeout_seconds: u32,
+    pub(crate) deliver_within_seconds: Option<u32>,
+    pub(crate) held: u32,
+    pub(crate) standing: Standing,
+}
+
+/// The first held place is one step in an index; everything else is counted already.
+const ROLLING: &str = "SELECT r.execution_id, r.plan, r.released_up_to, r.paused_ms, r.paused_by, r.stopped, r.ends_ms,
+        e.domain_id, e.timeout_seconds, e.deliver_within_seconds, e.live_targets, e.held_targets, e.failed_targets,
+        (SELECT min(t.rollout_position) FROM action_execution_target t
+         WHERE t.execution_id = r.execution_id AND t.status = 'pending' AND t.released_ms IS NULL) AS next_held
+     FROM action_execution e JOIN action_execution_rollout r ON r.execution_id = e.id WHERE ";
+
+/// What is held, and nothing else.
+const HELD: &str = " AND status = 'pending' AND released_ms IS NULL";
+
+fn rolling(row: &SqliteRow) -> Result<Rolling, CorruptRow> {
+    let row = Reader::new(row, "action_execution_rollout", "execution_id");
+    let (live, held): (u32, u32) = (row.number("live_targets")?, row.number("held_targets")?);
+    Ok(Rolling {
+        execution: row.id("execution_id")?,
+        domain: row.id("domain_id")?,
+        timeout_seconds: row.number("timeout_seconds")?,
+        deliver_within_seconds: row.number_opt("deliver_within_seconds")?,
+        held,
+        standing: Standing {
+            plan: row.json("plan")?,
+            released_up_to: row.number("released_up_to")?,
+            next_held: row.number_opt("next_held")?,
+            in_flight: live.saturating_sub(held),
+            failed: row.number("failed_targets")?,
+            paused: row.at_opt("paused_ms")?.is_some(),
+            ends_at: row.at("ends_ms")?,
+        },
+    })
+}
+
+/// The published shape.
+fn shown(row: &SqliteRow) -> Result<Rollout, CorruptRow> {
+    let Rolling { held, standing, .. } = rolling(row)?;
+    let row = Reader::new(row, "action_execution_rollout", "execution_id");
+    let reason: Option<String> = row.get("stopped")?;
+    let held = u64::from(held);
+    Ok(Rollout {
+        state: state_of(held, standing.paused, reason.is_some()),
+        reason,
+        wave: u32::try_from(wave_of(&standing.plan, standing.released_up_to)).unwrap_or(u32::MAX),
+        plan: standing.plan,
+        held,
+        in_flight: standing.in_flight.into(),
+        failed: standing.failed.into(),
+        paused_at: row.at_opt("paused_ms")?,
+        paused_by: row.get("paused_by")?,
+        ends_at: standing.ends_at,
+    })
+}
+
+impl Tx {
+    pub(crate) async fn insert_rollout(
+        &mut self,
+        execution: ExecutionId,
+        plan: &RolloutPlan,
+        ends_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO action_execution_rollout (execution_id, plan, ends_ms) VALUES ($1, $2, $3)")
+            .bind(execution.uuid())
+            .bind(to_json(plan))
+            .bind(ends_at.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    /// How the rollout of an execution stands; `None` when it has none.
+    pub(crate) async fn rolling(&mut self, execution: ExecutionId) -> Result<Option<Rolling>, StoreError> {
+        let row = QueryBuilder::<Sqlite>::new(ROLLING)
+            .push("r.execution_id = ")
+            .push_bind(execution.uuid())
+            .build()
+            .fetch_optional(&mut *self.0)
+            .await?;
+        Ok(row.map(|row| rolling(&row)).transpose()?)
+    }
+
+    /// Releases the first held targets in the order, at most `at_most` and none past the place `up_to`: from now on they
+    /// are owed to their nodes, each with an outbox row, and their time runs. Answers how many.
+    pub(crate) async fn release(
+        &mut self,
+        execution: ExecutionId,
+        (at_most, up_to): (u32, u32),
+        deadlines: Deadlines,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut last = QueryBuilder::<Sqlite>::new(
+            "SELECT max(place) FROM (SELECT rollout_position AS place FROM action_execution_target
+             WHERE execution_id = ",
+        );
+        last.push_bind(execution.uuid()).push(HELD);
+        last.push(" AND rollout_position <= ").push_bind(i64::from(up_to));
+        last.push(" ORDER BY rollout_position LIMIT ")
+            .push_bind(i64::from(at_most))
+            .push(") AS first_held");
+        let last: Option<i64> = last.build_query_scalar().fetch_one(&mut *self.0).await?;
+        let Some(last) = last else { return Ok(0) };
+
+        let mut outbox = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO outbox (event_type, node_id, execution_id, created_ms)
+             SELECT 'action_request', node_id, execution_id, ",
+        );
+        outbox.push_bind(now.as_millis());
+        outbox
+            .push(" FROM action_execution_target WHERE execution_id = ")
+            .push_bind(execution.uuid());
+        outbox
+            .push(HELD)
+            .push(" AND rollout_position <= ")
+            .push_bind(last);
+        outbox.push(" ORDER BY rollout_position");
+        outbox.build().execute(&mut *self.0).await?;
+
+        let mut update = QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET released_ms = ");
+        update.push_bind(now.as_millis());
+        update.push(", updated_ms = ").push_bind(now.as_millis());
+        update
+            .push(", deliver_by_ms = ")
+            .push_bind(deadlines.deliver_by.as_millis());
+        update
+            .push(", expires_ms = ")
+            .push_bind(deadlines.expires_at.as_millis());
+        update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+        update
+            .push(HELD)
+            .push(" AND rollout_position <= ")
+            .push_bind(last);
+        let released = update.build().execute(&mut *self.0).await?.rows_affected();
+        self.count_released(execution, (released, last), deadlines, now)
+            .await?;
+        Ok(released)
+    }
+
+    async fn count_released(
+        &mut self,
+        execution: ExecutionId,
+        (released, last): (u64, i64),
+        deadlines: Deadlines,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE action_execution SET held_targets = held_targets - $2, updated_ms = $3,
+                 expires_ms = CASE WHEN expires_ms > $4 THEN expires_ms ELSE $4 END,
+                 due_ms = CASE WHEN due_ms < $5 THEN due_ms ELSE $5 END
+             WHERE id = $1",
+        )
+        .bind(execution.uuid())
+        .bind(i64::try_from(released).unwrap_or(i64::MAX))
+        .bind(now.as_millis())
+        .bind(deadlines.expires_at.as_millis())
+        .bind(deadlines.deliver_by.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        sqlx::query("UPDATE action_execution_rollout SET released_up_to = $2 WHERE execution_id = $1")
+            .bind(execution.uuid())
+            .bind(last)
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    /// Notes why nothing is released any more.
+    pub(crate) async fn note_stopped(&mut self, execution: ExecutionId, why: &str) -> Result<(), StoreError> {
+        sqlx::query("UPDATE action_execution_rollout SET stopped = $2 WHERE execution_id = $1")
+            .bind(execution.uuid())
+            .bind(why)
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    /// Cancels every held target, with its event. Answers how many, and whether that settled the header.
+    pub(crate) async fn cancel_held(
+        &mut self,
+        execution: ExecutionId,
+        why: &str,
+        now: Timestamp,
+    ) -> Result<(u64, bool), StoreError> {
+        let mut events = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
+             SELECT execution_id, node_id, status, 'cancelled', ",
+        );
+        events.push_bind(why.to_owned()).push(", ");
+        events.push_bind(now.as_millis());
+        events
+            .push(" FROM action_execution_target WHERE execution_id = ")
+            .push_bind(execution.uuid());
+        events.push(HELD).push(" ORDER BY rollout_position");
+        events.build().execute(&mut *self.0).await?;
+
+        let mut update =
+            QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET status = 'cancelled', error = ");
+        update.push_bind(why.to_owned());
+        update.push(", updated_ms = ").push_bind(now.as_millis());
+        update.push(", ended_ms = ").push_bind(now.as_millis());
+        update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+        update.push(HELD);
+        let ended = update.build().execute(&mut *self.0).await?.rows_affected();
+        let count = Ended {
+            targets: ended,
+            failed: 0,
+            held: ended,
+        };
+        let settled = ended > 0 && self.count_down(execution, count, now).await?;
+        Ok((ended, settled))
+    }
+
+    /// Holds what is held until it is resumed; `by` is who asked for it, `None` who resumes.
+    pub(crate) async fn set_paused(
+        &mut self,
+        execution: ExecutionId,
+        by: Option<&str>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE action_execution_rollout SET paused_ms = $2, paused_by = $3 WHERE execution_id = $1",
+        )
+        .bind(execution.uuid())
+        .bind(by.map(|_| now.as_millis()))
+        .bind(by)
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    /// The nodes whose targets are held.
+    pub(crate) async fn held_nodes(&mut self, execution: ExecutionId) -> Result<Vec<NodeId>, StoreError> {
+        let rows =
+            QueryBuilder::<Sqlite>::new("SELECT node_id FROM action_execution_target WHERE execution_id = ")
+                .push_bind(execution.uuid())
+                .push(HELD)
+                .build()
+                .fetch_all(&mut *self.0)
+                .await?;
+        rows.iter()
+            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
+            .collect()
+    }
+}
+
+impl Store {
+    /// Every rollout that holds something, with what its next step is decided by. One that cannot be read is an error of
+    /// its own.
+    pub(crate) async fn all_rolling(&self) -> Result<Vec<Result<Rolling, CorruptRow>>, StoreError> {
+        let rows = QueryBuilder::<Sqlite>::new(ROLLING)
+            .push("e.held_targets > 0 ORDER BY e.id")
+            .build()
+            .fetch_all(&self.read)
+            .await?;
+        Ok(rows.iter().map(rolling).collect())
+    }
+
+    /// The rollouts of those of the executions that have one.
+    pub(crate) async fn rollouts(
+        &self,
+        executions: impl IntoIterator<Item = ExecutionId>,
+    ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(ROLLING);
+        query.push("r.execution_id IN (");
+        let mut list = query.separated(", ");
+        for id in executions {
+            list.push_bind(id.uuid());
+        }
+        let rows = query.push(")").build().fetch_all(&self.read).await?;
+        rows.iter()
+            .map(|row| {
+                let id = Reader::new(row, "action_execution_rollout", "execution_id").id("execution_id")?;
+                Ok((id, shown(row)?))
+            })
+            .collect()
+    }
+}
