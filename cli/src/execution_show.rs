@@ -1,9 +1,6 @@
 //! An execution as people read it: what was asked, and what became of it on each node.
 
-use muster_shared::{
-    status::Status,
-    wire::{Execution, ExecutionTarget},
-};
+use muster_shared::wire::{Execution, ExecutionTarget};
 
 use crate::{
     execution_rollout,
@@ -101,8 +98,8 @@ fn targets(execution: &Execution, wide: bool) -> Table {
 
 /// What a rollout holds back is `pending`, and its node knows nothing of it.
 fn status(target: &ExecutionTarget) -> Cell {
-    if target.status == Status::Pending && target.released_at.is_none() {
-        "pending (held)".into()
+    if target.held {
+        format!("{} (held)", target.status).into()
     } else {
         target.status.into()
     }
@@ -130,7 +127,7 @@ pub(crate) mod tests {
 
     use muster_shared::{
         ids::{DomainId, ExecutionId, NodeId, ProjectId},
-        status::fold,
+        status::{Status, fold},
         time::Timestamp,
         wire::ActionKind,
     };
@@ -159,7 +156,8 @@ pub(crate) mod tests {
             ended_at: None,
             output_bytes: None,
             cancel_requested_at: None,
-            released_at: Some(at(0)),
+            held: false,
+            released_at: None,
             deliver_by: None,
             expires_at: None,
         };
@@ -203,7 +201,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_held_is_told_apart_from_what_is_on_its_way() {
         let mut execution = execution(&[("web-1", Status::Pending), ("web-2", Status::Pending)]);
-        execution.targets[1].released_at = None;
+        execution.targets[1].held = true;
         execution.deliver_within_seconds = Some(60);
         execution.rollout = Some(execution_rollout::tests::rollout());
         let rows = targets(&execution, false).render(false);

@@ -329,7 +329,11 @@ pub struct ExecutionTarget {
     /// When the node was first asked to cancel this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
-    /// When it became due to its node. What a rollout holds back has no such instant, and neither of the next two.
+    /// Whether a rollout holds it back: then its node knows nothing of it, and its time does not run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
+    /// When it was released. This and the next two are given of what a rollout has released, and of a dispatch with
+    /// `deliver_within_seconds`; in any other they are those of the execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
     /// Until when the node may take it.

@@ -113,6 +113,11 @@ async fn one_at_a_time_stops_at_the_first_failure_and_the_rest_never_hears_of_it
         .dispatch(rolled(json!({"max_concurrency": 1, "max_failures": 0})))
         .await;
     assert_eq!((rollout(&sent).held, rollout(&sent).in_flight), (4, 1));
+    let held: Vec<bool> = fleet
+        .iter()
+        .map(|hand| target(&sent, hand.node.id).held)
+        .collect();
+    assert_eq!(held, [false, true, true, true, true]);
     fleet[0].end_next(sent.id, Status::Succeeded).await;
     fleet[1].end_next(sent.id, Status::Succeeded).await;
     fleet[2].end_next(sent.id, Status::Failed).await;
@@ -127,7 +132,7 @@ async fn one_at_a_time_stops_at_the_first_failure_and_the_rest_never_hears_of_it
     for hand in &fleet[3..] {
         let target = target(&settled, hand.node.id);
         assert_eq!(target.error.as_deref(), Some(why));
-        assert_eq!(target.released_at, None, "{target:?}");
+        assert!(!target.held && target.released_at.is_none(), "{target:?}");
     }
     let stopped = rollout(&settled);
     assert_eq!(stopped.state, RolloutState::Stopped);
@@ -411,7 +416,13 @@ async fn a_plain_dispatch_has_one_deadline_for_both() {
     fleet[0]
         .report(&request, &[Status::Ack, Status::Started, Status::Succeeded])
         .await;
-    assert!(world.settled(sent.id).await.rollout.is_none());
+    let settled = world.settled(sent.id).await;
+    let own = &settled.targets[0];
+    assert!(settled.rollout.is_none() && !own.held);
+    assert_eq!(
+        (own.released_at, own.deliver_by, own.expires_at),
+        (None, None, None)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -788,9 +788,16 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
         Detail::WithOutput => row.json_opt("output_ref")?,
         Detail::WithoutOutput => None,
     };
+    let (released_at, deliver_by, expires_at) = (
+        row.at_opt("released_ms")?,
+        row.at_opt("deliver_by_ms")?,
+        row.at_opt("expires_ms")?,
+    );
+    let status: Status = row.parsed("status")?;
+    let has_its_own = deliver_by != expires_at || row.get::<Option<i64>>("rollout_position")?.is_some();
     Ok(ExecutionTarget {
         node_id: row.id("node_id")?,
-        status: row.parsed("status")?,
+        status,
         created_at: row.at("created_ms")?,
         updated_at: row.at("updated_ms")?,
         output_ref,
@@ -803,8 +810,9 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
             .get::<Option<i64>>("output_bytes")?
             .and_then(|n| u64::try_from(n).ok()),
         cancel_requested_at: row.at_opt("cancel_requested_ms")?,
-        released_at: row.at_opt("released_ms")?,
-        deliver_by: row.at_opt("deliver_by_ms")?,
-        expires_at: row.at_opt("expires_ms")?,
+        held: released_at.is_none() && !status.is_terminal(),
+        released_at: released_at.filter(|_| has_its_own),
+        deliver_by: deliver_by.filter(|_| has_its_own),
+        expires_at: expires_at.filter(|_| has_its_own),
     })
 }
