@@ -204,6 +204,17 @@ impl Tx {
         for (index, chunk) in new.targets.chunks(ROWS_PER_INSERT).enumerate() {
             self.insert_targets(new, index * ROWS_PER_INSERT, chunk).await?;
         }
+        if new.held {
+            return Ok(());
+        }
+        sqlx::query(
+            "INSERT INTO outbox (event_type, node_id, execution_id, created_ms)
+             SELECT 'action_request', node_id, execution_id, $2 FROM action_execution_target WHERE execution_id = $1",
+        )
+        .bind(new.id.uuid())
+        .bind(new.created_at.as_millis())
+        .execute(&mut *self.0)
+        .await?;
         Ok(())
     }
 
@@ -216,42 +227,34 @@ impl Tx {
         let now = new.created_at.as_millis();
         let deadlines = new.deadlines();
         let released = |at: Timestamp| (!new.held).then_some(at.as_millis());
-        QueryBuilder::<Sqlite>::new(
-            "INSERT INTO action_execution_target
-                 (execution_id, node_id, status, callback_token_hash, created_ms, updated_ms,
-                  released_ms, deliver_by_ms, expires_ms, rollout_position) ",
-        )
-        .push_values(
+        // What is the same of every target is bound once.
+        let mut query = QueryBuilder::<Sqlite>::new("WITH cohort (node_id, token_hash, place) AS (");
+        query.push_values(
             (before + 1..).zip(targets),
             |mut row, (place, (node, token_hash))| {
-                row.push_bind(new.id.uuid())
-                    .push_bind(node.uuid())
-                    .push_bind(Status::Pending.as_str())
+                row.push_bind(node.uuid())
                     .push_bind(token_hash.as_bytes().to_vec())
-                    .push_bind(now)
-                    .push_bind(now)
-                    .push_bind(released(new.created_at))
-                    .push_bind(released(deadlines.deliver_by))
-                    .push_bind(released(deadlines.expires_at))
                     .push_bind(i64::try_from(place).ok().filter(|_| new.held));
             },
-        )
-        .build()
-        .execute(&mut *self.0)
-        .await?;
-        if new.held {
-            return Ok(());
+        );
+        query
+            .push(
+                ") INSERT INTO action_execution_target
+                     (node_id, callback_token_hash, rollout_position, status, execution_id, created_ms, updated_ms,
+                      released_ms, deliver_by_ms, expires_ms)
+                 SELECT node_id, token_hash, place, 'pending', ",
+            )
+            .push_bind(new.id.uuid());
+        for instant in [
+            Some(now),
+            Some(now),
+            released(new.created_at),
+            released(deadlines.deliver_by),
+            released(deadlines.expires_at),
+        ] {
+            query.push(", ").push_bind(instant);
         }
-        QueryBuilder::<Sqlite>::new("INSERT INTO outbox (event_type, node_id, execution_id, created_ms) ")
-            .push_values(targets, |mut row, (node, _)| {
-                row.push_bind("action_request")
-                    .push_bind(node.uuid())
-                    .push_bind(new.id.uuid())
-                    .push_bind(now);
-            })
-            .build()
-            .execute(&mut *self.0)
-            .await?;
+        query.push(" FROM cohort").build().execute(&mut *self.0).await?;
         Ok(())
     }
 
