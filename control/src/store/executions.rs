@@ -11,7 +11,7 @@ use muster_shared::{
     time::Timestamp,
     wire::{ActionKind, Execution, ExecutionTarget, OutputRef, Parameters, Rollout, TimelineEvent},
 };
-use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader, rows::to_json};
 use crate::rollout::Deadlines;
@@ -595,6 +595,15 @@ impl Store {
         project: ProjectId,
         id: ExecutionId,
     ) -> Result<Option<ExecutionHeader>, StoreError> {
+        let mut connection = self.read.acquire().await?;
+        Self::header_from(&mut connection, project, id).await
+    }
+
+    async fn header_from(
+        connection: &mut SqliteConnection,
+        project: ProjectId,
+        id: ExecutionId,
+    ) -> Result<Option<ExecutionHeader>, StoreError> {
         let row = QueryBuilder::<Sqlite>::new("SELECT ")
             .push(HEADER_COLUMNS)
             .push(" FROM action_execution e WHERE e.project_id = ")
@@ -602,7 +611,7 @@ impl Store {
             .push(" AND e.id = ")
             .push_bind(id.uuid())
             .build()
-            .fetch_optional(&self.read)
+            .fetch_optional(connection)
             .await?;
         Ok(row.map(|row| ExecutionHeader::read(&row)).transpose()?)
     }
@@ -613,7 +622,9 @@ impl Store {
         id: ExecutionId,
         detail: Detail,
     ) -> Result<Option<Execution>, StoreError> {
-        let Some(header) = self.header(project, id).await? else {
+        // Header, targets and rollout are of one moment, or they could contradict each other.
+        let mut snapshot = self.read.begin().await?;
+        let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
             return Ok(None);
         };
         let rows = sqlx::query(
@@ -621,8 +632,10 @@ impl Store {
              WHERE t.execution_id = $1 ORDER BY node.name, t.node_id",
         )
         .bind(id.uuid())
-        .fetch_all(&self.read)
+        .fetch_all(&mut *snapshot)
         .await?;
+        let rollout = Self::rollouts_from(&mut snapshot, [id]).await?.remove(&id);
+        snapshot.commit().await?;
         let targets = rows
             .iter()
             .map(|row| read_target(row, detail))
@@ -631,7 +644,6 @@ impl Store {
         for target in &targets {
             *counts.entry(target.status).or_insert(0) += 1;
         }
-        let rollout = self.rollouts([id]).await?.remove(&id);
         Ok(Some(header.into_wire(counts, targets, rollout)))
     }
 

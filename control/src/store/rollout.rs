@@ -7,7 +7,7 @@ use muster_shared::{
     time::Timestamp,
     wire::{Rollout, RolloutPlan},
 };
-use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{CorruptRow, Store, StoreError, Tx, executions::Ended, rows::Reader, rows::to_json};
 use crate::rollout::{Deadlines, Standing, state_of, wave_of};
@@ -281,13 +281,21 @@ impl Store {
         &self,
         executions: impl IntoIterator<Item = ExecutionId>,
     ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
+        let mut connection = self.read.acquire().await?;
+        Self::rollouts_from(&mut connection, executions).await
+    }
+
+    pub(super) async fn rollouts_from(
+        connection: &mut SqliteConnection,
+        executions: impl IntoIterator<Item = ExecutionId>,
+    ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
         let mut query = QueryBuilder::<Sqlite>::new(ROLLING);
         query.push("r.execution_id IN (");
         let mut list = query.separated(", ");
         for id in executions {
             list.push_bind(id.uuid());
         }
-        let rows = query.push(")").build().fetch_all(&self.read).await?;
+        let rows = query.push(")").build().fetch_all(connection).await?;
         rows.iter()
             .map(|row| {
                 let id = Reader::new(row, "action_execution_rollout", "execution_id").id("execution_id")?;
