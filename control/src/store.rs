@@ -14,6 +14,8 @@ mod nodes;
 mod outbox;
 mod rollout;
 mod rows;
+#[cfg(test)]
+mod schema_tests;
 mod tenancy;
 
 use std::{path::Path, time::Duration};
