@@ -23,7 +23,9 @@ use sqlx::{
 };
 
 pub(crate) use access::Presented;
-pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
+pub(crate) use executions::{
+    Advance, Detail, ExecutionHeader, KeptOutput, LateOutput, ListFilter, NewExecution, TargetState,
+};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
