@@ -30,6 +30,10 @@ struct RawConfig {
     idle_seconds: Option<u64>,
     backoff_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
+    output_wait_seconds: Option<u64>,
+    output_retry_seconds: Option<u64>,
+    output_keep_days: Option<u64>,
+    output_spool_bytes_max: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,11 +57,19 @@ pub(crate) struct Limits {
     /// Between the polite signal and the other one.
     pub(crate) stop_grace: Duration,
     pub(crate) heartbeat: Duration,
-    /// Silence on the event stream after which it counts as dead.
+    /// Silence on the event stream, or of the output store during an upload, after which it counts as dead.
     pub(crate) idle: Duration,
     pub(crate) backoff_max: Duration,
     /// How long past its expiry a delivered invocation is remembered.
     pub(crate) journal_keep: Duration,
+    /// How long an end may wait for its output to be uploaded before it is told without it.
+    pub(crate) output_wait: Duration,
+    /// The longest wait before an output whose end was told is tried again.
+    pub(crate) output_retry: Duration,
+    /// How long such an output is kept and tried.
+    pub(crate) output_keep: Duration,
+    /// How much all of them may take; past it the oldest go.
+    pub(crate) output_spool_bytes_max: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +128,22 @@ impl Config {
             idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
             backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
             journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
+            output_wait: seconds("output_wait_seconds", raw.output_wait_seconds, 120, 0, 3600)?,
+            output_retry: seconds(
+                "output_retry_seconds",
+                raw.output_retry_seconds,
+                600,
+                1,
+                24 * 60 * 60,
+            )?,
+            output_keep: seconds("output_keep_days", raw.output_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
+            output_spool_bytes_max: within(
+                "output_spool_bytes_max",
+                raw.output_spool_bytes_max,
+                1 << 30,
+                0,
+                1 << 40,
+            )?,
         };
         // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {

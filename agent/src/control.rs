@@ -18,6 +18,8 @@ use crate::{exit, identity::Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Control may have to read a whole object back before it believes that it is there.
+const CHECKED_CALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Shorter than servers keep an idle connection, so that a request never meets one that is being closed.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 /// No answer of control is longer.
@@ -163,21 +165,22 @@ impl Control {
     }
 
     pub(crate) async fn heartbeat(&self, beat: &HeartbeatRequest) -> Result<HeartbeatResponse, CallError> {
-        call(self.request(Method::POST, "heartbeat"), beat).await
+        call(self.request(Method::POST, "heartbeat"), beat, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn declare(
         &self,
         manifest: &CapabilityManifest,
     ) -> Result<CapabilityResponse, CallError> {
-        call(self.request(Method::PUT, "capabilities"), manifest).await
+        call(self.request(Method::PUT, "capabilities"), manifest, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn report_violations(
         &self,
         violations: &ViolationsRequest,
     ) -> Result<ViolationsResponse, CallError> {
-        call(self.request(Method::POST, "integrity-violations"), violations).await
+        let request = self.request(Method::POST, "integrity-violations");
+        call(request, violations, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn callback(
@@ -187,7 +190,12 @@ impl Control {
         callback: &Callback,
     ) -> Result<CallbackResponse, CallError> {
         let request = self.request(Method::POST, &format!("executions/{execution}"));
-        call(request.header(CALLBACK_TOKEN_HEADER, token), callback).await
+        let timeout = if callback.names_object() {
+            CHECKED_CALL_TIMEOUT
+        } else {
+            CALL_TIMEOUT
+        };
+        call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
@@ -205,13 +213,17 @@ pub(crate) async fn enroll(
 ) -> Result<EnrollResponse, CallError> {
     let mut url = server.clone();
     url.set_path("/v1/nodes:enroll");
-    call(http.post(url).bearer_auth(token.expose()), ask).await
+    call(http.post(url).bearer_auth(token.expose()), ask, CALL_TIMEOUT).await
 }
 
-async fn call<T: DeserializeOwned>(request: RequestBuilder, body: &impl Serialize) -> Result<T, CallError> {
+async fn call<T: DeserializeOwned>(
+    request: RequestBuilder,
+    body: &impl Serialize,
+    timeout: Duration,
+) -> Result<T, CallError> {
     let response = request
         .json(body)
-        .timeout(CALL_TIMEOUT)
+        .timeout(timeout)
         .send()
         .await
         .map_err(|err| CallError::Unreachable(exit::chain(&err.without_url())))?;

@@ -57,6 +57,9 @@ pub(crate) enum Event {
         status: Status,
         delivered: Delivered,
     },
+    OutputSettled {
+        execution: ExecutionId,
+    },
 }
 
 struct Daemon {
@@ -71,6 +74,8 @@ struct Daemon {
     work: JoinSet<Event>,
     /// The way to everything that runs.
     stops: BTreeMap<ExecutionId, watch::Sender<bool>>,
+    /// The way to every output that follows its end.
+    uploads: BTreeMap<ExecutionId, watch::Sender<bool>>,
     /// Facts that the journal would not take yet, and the effects that must wait for them.
     backlog: Decision,
     retry_at: Option<Instant>,
@@ -155,7 +160,8 @@ impl Daemon {
         let reporter = Reporter::new(
             control,
             config.state_dir.clone(),
-            config.limits.backoff_max,
+            clock.clone(),
+            &config.limits,
             identity.ca_pem,
             config.output_ca_file.clone(),
         );
@@ -170,7 +176,11 @@ impl Daemon {
             builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
         };
         Ok(Self {
-            session: Session::new(config.limits.running_max, config.limits.queue_max),
+            session: Session::new(
+                config.limits.running_max,
+                config.limits.queue_max,
+                config.limits.output_spool_bytes_max,
+            ),
             config,
             clock,
             journal,
@@ -179,6 +189,7 @@ impl Daemon {
             pokes,
             work: JoinSet::new(),
             stops: BTreeMap::new(),
+            uploads: BTreeMap::new(),
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
@@ -260,6 +271,10 @@ impl Daemon {
                 status,
                 delivered,
             },
+            Event::OutputSettled { execution } => {
+                self.uploads.remove(&execution);
+                Input::OutputSettled { execution }
+            }
         };
         let decision = self.session.handle(input, self.clock.now());
         self.perform(decision).await;
@@ -369,9 +384,12 @@ impl Daemon {
     fn do_without_journal(&mut self, why: &str) {
         let taken = |fact: &Fact| match fact {
             Fact::Taken(request) => Some(request.execution_id),
-            Fact::Started { .. } | Fact::CancelAsked { .. } | Fact::Ended { .. } | Fact::Reported { .. } => {
-                None
-            }
+            Fact::Started { .. }
+            | Fact::CancelAsked { .. }
+            | Fact::Ended { .. }
+            | Fact::Reported { .. }
+            | Fact::OutputOwed { .. }
+            | Fact::OutputSettled { .. } => None,
         };
         let untaken: Vec<ExecutionId> = self.backlog.facts.iter().filter_map(taken).collect();
         self.backlog
@@ -426,6 +444,23 @@ impl Daemon {
                     delivered,
                 }));
             }
+            Effect::Upload { errand, since } => {
+                let reporter = Arc::clone(&self.reporter);
+                let execution = errand.request.execution_id;
+                let (give_up, given_up) = watch::channel(false);
+                self.uploads.insert(execution, give_up);
+                let left = self.clock.now().until(since.plus(self.config.limits.output_keep));
+                let keep_until = Instant::now() + left;
+                self.work.spawn(async move {
+                    reporter.bring_output(&errand, keep_until, given_up).await;
+                    Event::OutputSettled { execution }
+                });
+            }
+            Effect::GiveUp { execution } => {
+                if let Some(give_up) = self.uploads.get(&execution) {
+                    give_up.send_replace(true);
+                }
+            }
             Effect::Forget { execution, attempts } => {
                 let state_dir = self.config.state_dir.clone();
                 drop(spawn_blocking(move || forget(&state_dir, execution, attempts)));
@@ -446,7 +481,7 @@ fn log_end(session: &Session, execution: ExecutionId, outcome: &Outcome) {
         return;
     };
     let (action, node, status) = (&request.action, request.node_id, outcome.status());
-    match outcome.callback(None).error {
+    match outcome.callback().error {
         None => {
             log::info!(execution_id:% = execution, action:% = action, node_id:% = node, status:% = status;
             "An action ended")

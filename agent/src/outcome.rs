@@ -131,16 +131,16 @@ impl Outcome {
     }
 
     /// The terminal callback, without its output.
-    pub(crate) fn callback(&self, further_remark: Option<&str>) -> Callback {
-        let remarks = [self.remark.as_deref(), further_remark];
-        let parts: Vec<String> = self
-            .error()
-            .into_iter()
-            .chain(remarks.into_iter().flatten().map(str::to_owned))
-            .collect();
+    pub(crate) fn callback(&self) -> Callback {
+        let parts: Vec<String> = self.error().into_iter().chain(self.remark.clone()).collect();
+        let output_total_bytes = match self.output {
+            Output::None | Output::Inline { .. } => None,
+            Output::Spool { total_bytes, .. } => Some(total_bytes),
+        };
         Callback {
             exit_code: self.exit_code(),
             error: (!parts.is_empty()).then(|| cut(&parts.join("; "), ERROR_TEXT_BYTES_MAX)),
+            output_total_bytes,
             ..Callback::of(self.status())
         }
     }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn told(ended: Ended) -> (Status, Option<i32>, Option<String>) {
-        let callback = Outcome::of(ended).callback(None);
+        let callback = Outcome::of(ended).callback();
         (callback.status, callback.exit_code, callback.error)
     }
 
@@ -289,14 +289,18 @@ mod tests {
     #[test]
     fn an_error_text_is_cut_between_characters() {
         let outcome = Outcome::refused("hook_refused", "ü".repeat(ERROR_TEXT_BYTES_MAX));
-        let error = outcome.callback(None).error.unwrap();
+        let error = outcome.callback().error.unwrap();
         assert!(error.len() <= ERROR_TEXT_BYTES_MAX && error.ends_with('ü'));
     }
 
     #[test]
     fn a_remark_stands_beside_a_success() {
-        let callback = Outcome::of(Ended::Exited { code: 0 }).callback(Some("output_upload_failed: 403"));
+        let outcome = Outcome {
+            remark: Some("output_incomplete: no space".into()),
+            ..Outcome::of(Ended::Exited { code: 0 })
+        };
+        let callback = outcome.callback();
         assert_eq!(callback.status, Status::Succeeded);
-        assert_eq!(callback.error.unwrap(), "output_upload_failed: 403");
+        assert_eq!(callback.error.unwrap(), "output_incomplete: no space");
     }
 }

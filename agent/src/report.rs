@@ -1,5 +1,8 @@
 //! Delivers callbacks until control has answered: for hours of outage if need be, across restarts by way of the
 //! journal. Output goes with the terminal callback, or ahead of it to the output store.
+//!
+//! An end waits for its output a bounded time and never past its deadline: no upload makes a status late. What could not
+//! be uploaded by then is told on the target, kept here, and brought later with the same terminal callback.
 
 mod upload;
 
@@ -7,53 +10,82 @@ use std::{path::PathBuf, time::Duration};
 
 use muster_shared::{
     status::Status,
-    wire::{Base64, Callback, CallbackOutput, CallbackResponse, INLINE_OUTPUT_BYTES_MAX, output_key},
+    wire::{
+        Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX, INLINE_OUTPUT_BYTES_MAX,
+        output_key,
+    },
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::{Instant, sleep_until, timeout_at},
+};
 
 use crate::{
     backoff::{self, Backoff},
+    clock::Clock,
+    config::Limits,
     control::{CallError, Control},
-    outcome::{Outcome, Output},
+    outcome::{Outcome, Output, cut},
     run_dir::RunDir,
     session::{Delivered, Errand},
 };
-use upload::{Upload, Uploader};
+use upload::{NotPut, Turn, Upload, Uploader};
 
 /// Callbacks under way at the same time.
 const POSTS_MAX: usize = 4;
+/// The same of those for which control has to look into the store: they must not hold up the others.
+const CHECKED_POSTS_MAX: usize = 2;
 /// Uploads that the store refused, or that broke off, before the invocation is settled without its output.
 const UPLOADS_MAX: u32 = 5;
+/// What an upload gets also where there is no time to lose.
+const PATIENCE_MIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Reporter {
     control: Control,
     state_dir: PathBuf,
+    clock: Clock,
     backoff_max: Duration,
+    output_wait: Duration,
+    output_retry: Duration,
     uploader: Uploader,
     posts: Semaphore,
+    checked_posts: Semaphore,
     /// Control can be reached again: do not wait any longer.
     reachable: Notify,
 }
 
-/// The output as the terminal callback carries it.
-#[derive(Default)]
-struct Attachment {
-    output: Option<CallbackOutput>,
-    remark: Option<String>,
+/// What there is to be delivered beside the end itself.
+enum Delivery {
+    Nothing,
+    Inline(Base64),
+    File(Upload),
+    Lost(String),
 }
 
-impl Attachment {
-    fn missing(why: impl std::fmt::Display) -> Self {
-        Self {
-            output: None,
-            remark: Some(format!("output_upload_failed: {why}")),
-        }
-    }
+/// What came of one post that was answered for good.
+enum Posted {
+    Taken(CallbackResponse),
+    Refused {
+        delivered: Delivered,
+        why: String,
+    },
+    /// Control cannot offer a place, or does not find there what it was told.
+    NotUploaded(String),
+}
+
+/// What came of one try to bring an output together with its end.
+enum Tried {
+    Told(Delivered),
+    Failed(String),
+    /// A further try would end the same.
+    Hopeless(String),
+    Lost(String),
 }
 
 /// What an answer of control means for the one who delivers.
 enum Answer {
     Done(Delivered),
+    NotUploaded,
     Again { after_seconds: Option<u64> },
 }
 
@@ -61,18 +93,22 @@ impl Reporter {
     pub(crate) fn new(
         control: Control,
         state_dir: PathBuf,
-        backoff_max: Duration,
+        clock: Clock,
+        limits: &Limits,
         ca_pem: Vec<u8>,
         output_ca_file: Option<PathBuf>,
     ) -> Self {
-        let uploader = Uploader::new(control.clone(), ca_pem, output_ca_file);
-        let posts = Semaphore::new(POSTS_MAX);
+        let uploader = Uploader::new(control.clone(), ca_pem, output_ca_file, limits.idle);
         Self {
             control,
             state_dir,
-            backoff_max,
+            clock,
+            backoff_max: limits.backoff_max,
+            output_wait: limits.output_wait,
+            output_retry: limits.output_retry,
             uploader,
-            posts,
+            posts: Semaphore::new(POSTS_MAX),
+            checked_posts: Semaphore::new(CHECKED_POSTS_MAX),
             reachable: Notify::new(),
         }
     }
@@ -83,49 +119,277 @@ impl Reporter {
 
     /// Returns when control has answered for good.
     pub(crate) async fn deliver(&self, errand: &Errand) -> Delivered {
-        let callback = match &errand.outcome {
-            Some(outcome) => {
-                let attachment = self.attach(errand, outcome).await;
-                Callback {
-                    output: attachment.output,
-                    ..outcome.callback(attachment.remark.as_deref())
+        let Some(outcome) = &errand.outcome else {
+            return self.tell(errand, &Callback::of(errand.status)).await;
+        };
+        let end = outcome.callback();
+        match self.delivery(errand, outcome).await {
+            Delivery::Nothing => self.tell(errand, &end).await,
+            Delivery::Inline(bytes) => {
+                let output = CallbackOutput {
+                    inline: Some(bytes),
+                    ..CallbackOutput::default()
+                };
+                let output = Some(output);
+                self.tell(errand, &Callback { output, ..end }).await
+            }
+            Delivery::Lost(why) => self.tell(errand, &without_output(end, &why)).await,
+            Delivery::File(upload) => self.deliver_with_upload(errand, end, &upload).await,
+        }
+    }
+
+    async fn delivery(&self, errand: &Errand, outcome: &Outcome) -> Delivery {
+        match &outcome.output {
+            Output::None => Delivery::Nothing,
+            Output::Inline { bytes } => Delivery::Inline(bytes.clone()),
+            Output::Spool {
+                kept_bytes, sha256, ..
+            } => {
+                let file = RunDir::of(&self.state_dir, errand.request.execution_id, errand.attempt).output();
+                if *kept_bytes > INLINE_OUTPUT_BYTES_MAX as u64 {
+                    return Delivery::File(Upload {
+                        file,
+                        bytes: *kept_bytes,
+                        sha256: *sha256,
+                    });
+                }
+                match tokio::fs::read(file).await {
+                    Ok(bytes) => Delivery::Inline(Base64(bytes)),
+                    Err(err) => Delivery::Lost(format!("the output is not on this node any more: {err}")),
                 }
             }
-            None => Callback::of(errand.status),
+        }
+    }
+
+    /// Tries for as long as the end may wait, then tells the end without its output.
+    async fn deliver_with_upload(&self, errand: &Errand, end: Callback, upload: &Upload) -> Delivered {
+        let mut backoff = Backoff::new(self.backoff_max);
+        let mut until = None;
+        let mut tries = 0;
+        let (why, kept) = loop {
+            match self
+                .try_output(errand, upload, &end, Status::Started, &mut until)
+                .await
+            {
+                Tried::Told(delivered) => return delivered,
+                Tried::Lost(why) => break (why, false),
+                Tried::Hopeless(why) => break (why, true),
+                Tried::Failed(why) => {
+                    tries += 1;
+                    log::warn!(execution_id:% = errand.request.execution_id, tries; "An upload failed: {why}");
+                    if tries >= UPLOADS_MAX {
+                        break (why, true);
+                    }
+                    let wait = self.wait(&mut backoff, None);
+                    let in_time = match until {
+                        Some(until) => timeout_at(until, wait).await.is_ok(),
+                        None => {
+                            wait.await;
+                            true
+                        }
+                    };
+                    if !in_time {
+                        break (why, true);
+                    }
+                }
+            }
         };
-        match self.post(errand, &callback).await {
-            Ok(_) => {
+        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
+            "An end is told without its output: {why}");
+        let told = self.tell(errand, &without_output(end, &why)).await;
+        if kept && told == Delivered::Taken {
+            Delivered::WithoutOutput
+        } else {
+            told
+        }
+    }
+
+    /// Brings the output of an end that control knows, until control has it or will never take it, or it is not kept
+    /// any longer.
+    pub(crate) async fn bring_output(
+        &self,
+        errand: &Errand,
+        keep_until: Instant,
+        mut given_up: watch::Receiver<bool>,
+    ) {
+        let Some(outcome) = &errand.outcome else { return };
+        let end = outcome.callback();
+        let why = match self.delivery(errand, outcome).await {
+            Delivery::File(upload) => {
+                tokio::select! {
+                    ended = self.keep_trying(errand, &end, &upload) => match ended {
+                        None => return,
+                        Some(lost) => lost,
+                    },
+                    () = sleep_until(keep_until) => "it was kept here for as long as output_keep_days says".to_owned(),
+                    _ = given_up.wait_for(|given_up| *given_up) => {
+                        "it made room for newer ones (output_spool_bytes_max)".to_owned()
+                    }
+                }
+            }
+            Delivery::Lost(why) => why,
+            Delivery::Nothing | Delivery::Inline(_) => return,
+        };
+        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
+            "An output is given up: {why}");
+        let last_word = without_output(end, &format!("given up: {why}"));
+        // Told once: nothing is kept for it any more.
+        let told = self
+            .control
+            .callback(
+                errand.request.execution_id,
+                &errand.request.callback_token,
+                &last_word,
+            )
+            .await;
+        if let Err(err) = told {
+            log::warn!(execution_id:% = errand.request.execution_id, error:% = err; "Control was not told so");
+        }
+    }
+
+    /// Ends when control has answered for good, or with why there is nothing left to bring.
+    async fn keep_trying(&self, errand: &Errand, end: &Callback, upload: &Upload) -> Option<String> {
+        let mut backoff = Backoff::new(self.output_retry);
+        let mut failures: u64 = 0;
+        loop {
+            // First of all a wait: the last try has just failed, or this daemon and its control have just started.
+            self.wait(&mut backoff, None).await;
+            match self
+                .try_output(errand, upload, end, errand.status, &mut None)
+                .await
+            {
+                Tried::Told(Delivered::Taken) => {
+                    log::info!(execution_id:% = errand.request.execution_id; "An output followed its end");
+                    return None;
+                }
+                Tried::Told(delivered) => {
+                    log::warn!(execution_id:% = errand.request.execution_id;
+                        "Control will not take an output any more: {delivered:?}");
+                    return None;
+                }
+                Tried::Hopeless(why) => {
+                    log::warn!(execution_id:% = errand.request.execution_id;
+                        "Control will not take an output any more: {why}");
+                    return None;
+                }
+                Tried::Lost(why) => return Some(why),
+                Tried::Failed(why) => {
+                    failures += 1;
+                    log::debug!(execution_id:% = errand.request.execution_id, failures;
+                        "An output could not be brought and is tried again: {why}");
+                }
+            }
+        }
+    }
+
+    /// Each try asks for a fresh address: the last one may have run out while the hook ran or the store was down. The
+    /// time for the upload runs from the first address on.
+    async fn try_output(
+        &self,
+        errand: &Errand,
+        upload: &Upload,
+        end: &Callback,
+        status: Status,
+        until: &mut Option<Instant>,
+    ) -> Tried {
+        let declaration = Callback {
+            declared_output_bytes: Some(upload.bytes),
+            declared_output_sha256: Some(upload.sha256),
+            ..Callback::of(status)
+        };
+        let answer = match self.post(errand, &declaration).await {
+            Posted::Taken(answer) => answer,
+            Posted::Refused { why, .. } => return Tried::Hopeless(why),
+            Posted::NotUploaded(why) => return Tried::Failed(why),
+        };
+        // Where there is no address it may lie there already: control looks when it hears the end.
+        if let Some(url) = &answer.output_upload_url {
+            let turn = if status.is_terminal() {
+                Turn::Late
+            } else {
+                Turn::WithItsEnd
+            };
+            let put = self
+                .uploader
+                .put(url, &answer.output_upload_headers, upload, turn);
+            let put = match turn {
+                Turn::Late => put.await,
+                Turn::WithItsEnd => {
+                    let left = self.clock.now().until(errand.request.expires_at);
+                    let until = *until
+                        .get_or_insert_with(|| Instant::now() + patience(end.status, self.output_wait, left));
+                    timeout_at(until, put).await.unwrap_or_else(|_| {
+                        Err(NotPut::Failed(
+                            "it took longer than its end may wait; it follows".to_owned(),
+                        ))
+                    })
+                }
+            };
+            match put {
+                Ok(()) => {}
+                Err(NotPut::Failed(why)) => return Tried::Failed(why),
+                Err(NotPut::Lost(why)) => return Tried::Lost(why),
+            }
+        }
+        let request = &errand.request;
+        let with_object = Callback {
+            output: Some(CallbackOutput {
+                object_key: Some(output_key(request.execution_id, request.node_id)),
+                sha256: Some(upload.sha256),
+                inline: None,
+            }),
+            ..end.clone()
+        };
+        match self.post(errand, &with_object).await {
+            Posted::Taken(_) => Tried::Told(Delivered::Taken),
+            Posted::Refused { delivered, .. } => Tried::Told(delivered),
+            Posted::NotUploaded(why) => Tried::Failed(why),
+        }
+    }
+
+    async fn tell(&self, errand: &Errand, callback: &Callback) -> Delivered {
+        match self.post(errand, callback).await {
+            Posted::Taken(_) => {
                 log::debug!(execution_id:% = errand.request.execution_id, status:% = errand.status;
                     "Control took a callback");
                 Delivered::Taken
             }
-            Err(delivered) => delivered,
+            Posted::Refused { delivered, .. } => delivered,
+            Posted::NotUploaded(_) => Delivered::Gone,
         }
     }
 
     /// Posts one callback until control has answered for good.
-    async fn post(&self, errand: &Errand, callback: &Callback) -> Result<CallbackResponse, Delivered> {
+    async fn post(&self, errand: &Errand, callback: &Callback) -> Posted {
         let request = &errand.request;
+        let about_upload = callback.names_object() || callback.declared_output_bytes.is_some();
         let mut backoff = Backoff::new(self.backoff_max);
         let mut failures: u64 = 0;
         loop {
             // Waiting for the slot is not waiting for control: the slot is given back before each wait.
-            let slot = self.posts.acquire().await;
+            let slot = if callback.names_object() {
+                self.checked_posts.acquire().await
+            } else {
+                self.posts.acquire().await
+            };
             let answered = self
                 .control
                 .callback(request.execution_id, &request.callback_token, callback)
                 .await;
             drop(slot);
             let err = match answered {
-                Ok(response) => return Ok(response),
+                Ok(response) => return Posted::Taken(response),
                 Err(err) => err,
             };
             let after_seconds = match judge(&err) {
                 Answer::Done(delivered) => {
                     log::warn!(execution_id:% = request.execution_id, action:% = request.action,
                         status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
-                    return Err(delivered);
+                    let why = err.to_string();
+                    return Posted::Refused { delivered, why };
                 }
+                Answer::NotUploaded if about_upload => return Posted::NotUploaded(err.to_string()),
+                Answer::NotUploaded => None,
                 Answer::Again { after_seconds } => after_seconds,
             };
             failures += 1;
@@ -151,86 +415,26 @@ impl Reporter {
             }
         }
     }
+}
 
-    async fn attach(&self, errand: &Errand, outcome: &Outcome) -> Attachment {
-        match &outcome.output {
-            Output::None => Attachment::default(),
-            Output::Inline { bytes } => inline(bytes.clone()),
-            Output::Spool {
-                kept_bytes, sha256, ..
-            } => {
-                let run = RunDir::of(&self.state_dir, errand.request.execution_id, errand.attempt);
-                if *kept_bytes <= INLINE_OUTPUT_BYTES_MAX as u64 {
-                    return match tokio::fs::read(run.output()).await {
-                        Ok(bytes) => inline(Base64(bytes)),
-                        Err(err) => {
-                            Attachment::missing(format!("the output is not on this node any more: {err}"))
-                        }
-                    };
-                }
-                let upload = Upload {
-                    file: run.output(),
-                    bytes: *kept_bytes,
-                };
-                match self.upload(errand, &upload).await {
-                    Ok(()) => Attachment {
-                        output: Some(CallbackOutput {
-                            object_key: Some(output_key(errand.request.execution_id, errand.request.node_id)),
-                            sha256: Some(*sha256),
-                            inline: None,
-                        }),
-                        remark: None,
-                    },
-                    Err(why) => {
-                        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
-                            "The output was not uploaded: {why}");
-                        Attachment::missing(why)
-                    }
-                }
-            }
-        }
-    }
-
-    /// Each try asks for a fresh address: the last one may have run out while the hook ran or the store was down.
-    async fn upload(&self, errand: &Errand, upload: &Upload) -> Result<(), String> {
-        let mut backoff = Backoff::new(self.backoff_max);
-        let declaration = Callback {
-            declared_output_bytes: Some(upload.bytes),
-            ..Callback::of(Status::Started)
-        };
-        let mut tries = 0;
-        loop {
-            let why = match self.post(errand, &declaration).await {
-                Ok(CallbackResponse {
-                    output_upload_url: Some(url),
-                    output_upload_headers,
-                    ..
-                }) => match self.uploader.put(&url, &output_upload_headers, upload).await {
-                    Ok(()) => return Ok(()),
-                    Err(why) => why,
-                },
-                Ok(_) => "control gave no address to upload to".to_owned(),
-                Err(delivered) => return Err(format!("control has no place for it ({delivered:?})")),
-            };
-            tries += 1;
-            if tries >= UPLOADS_MAX {
-                return Err(why);
-            }
-            log::warn!(execution_id:% = errand.request.execution_id, tries; "An upload failed: {why}");
-            self.wait(&mut backoff, None).await;
-        }
+fn without_output(end: Callback, why: &str) -> Callback {
+    let problem = format!("output_upload_failed: {why}");
+    Callback {
+        output_error: Some(cut(&problem, ERROR_TEXT_BYTES_MAX)),
+        ..end
     }
 }
 
-fn inline(bytes: Base64) -> Attachment {
-    Attachment {
-        output: Some(CallbackOutput {
-            inline: Some(bytes),
-            object_key: None,
-            sha256: None,
-        }),
-        remark: None,
-    }
+/// How long an end may wait for its output. Control times out what it does not hear of, and no output is worth that; of
+/// what timed out or was cancelled it expects to hear at once.
+fn patience(status: Status, wait_max: Duration, left: Duration) -> Duration {
+    let wait = match status {
+        Status::Timeout | Status::Cancelled => PATIENCE_MIN,
+        Status::Pending | Status::Ack | Status::Started | Status::Succeeded | Status::Failed => {
+            left.max(PATIENCE_MIN)
+        }
+    };
+    wait.min(wait_max)
 }
 
 /// Only an answer that can never change is an end; anything else is tried again.
@@ -241,6 +445,7 @@ fn judge(err: &CallError) -> Answer {
     match err {
         CallError::Unreachable(_) | CallError::Senseless(_) => again,
         CallError::Refused { status, .. } => match (*status, err.code()) {
+            (502, Some("output_upload_failed")) => Answer::NotUploaded,
             (409, Some("invalid_state_transition")) => Answer::Done(Delivered::Ahead),
             (409, _) => Answer::Done(Delivered::Settled),
             (401 | 408 | 425 | 429, _) => again,
@@ -274,7 +479,23 @@ mod tests {
             retry_after_seconds: None,
         }) {
             Answer::Done(delivered) => Some(delivered),
-            Answer::Again { .. } => None,
+            Answer::NotUploaded | Answer::Again { .. } => None,
+        }
+    }
+
+    #[test]
+    fn no_end_waits_for_its_output_past_its_deadline() {
+        let seconds = Duration::from_secs;
+        for (status, wait_max, left, expected) in [
+            (Status::Succeeded, 120, 300, 120),
+            (Status::Failed, 120, 60, 60),
+            (Status::Succeeded, 120, 0, 5),
+            (Status::Timeout, 120, 300, 5),
+            (Status::Cancelled, 120, 300, 5),
+            (Status::Succeeded, 0, 300, 0),
+        ] {
+            let patience = patience(status, seconds(wait_max), seconds(left));
+            assert_eq!(patience, seconds(expected), "{status} {wait_max} {left}");
         }
     }
 

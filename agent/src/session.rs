@@ -14,7 +14,7 @@ use std::{
 
 use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp, wire::ActionRequest};
 
-use crate::outcome::{Ended, Outcome};
+use crate::outcome::{Ended, Outcome, Output};
 use invocation::{Invocation, Lane};
 pub(crate) use invocation::{Reported, Stage};
 
@@ -37,6 +37,14 @@ pub(crate) enum Past {
     NeverRan,
 }
 
+/// An output that stays here until control has it too: its end is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OwedOutput {
+    pub(crate) bytes: u64,
+    /// When control took the end without it.
+    pub(crate) since: Timestamp,
+}
+
 /// Something that must be durable before its effect.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact {
@@ -57,6 +65,14 @@ pub(crate) enum Fact {
         execution: ExecutionId,
         reported: Reported,
     },
+    OutputOwed {
+        execution: ExecutionId,
+        output: OwedOutput,
+    },
+    /// Control has it, does not want it, or it was given up.
+    OutputSettled {
+        execution: ExecutionId,
+    },
 }
 
 impl Fact {
@@ -66,7 +82,9 @@ impl Fact {
             Self::Started { execution, .. }
             | Self::CancelAsked { execution }
             | Self::Ended { execution, .. }
-            | Self::Reported { execution, .. } => *execution,
+            | Self::Reported { execution, .. }
+            | Self::OutputOwed { execution, .. }
+            | Self::OutputSettled { execution } => *execution,
         }
     }
 }
@@ -82,6 +100,15 @@ pub(crate) enum Effect {
         execution: ExecutionId,
     },
     Post(Errand),
+    /// Brings the output of an end that is told.
+    Upload {
+        errand: Errand,
+        since: Timestamp,
+    },
+    /// There is no room for it any more.
+    GiveUp {
+        execution: ExecutionId,
+    },
     /// Control knows the end: the run directories may go.
     Forget {
         execution: ExecutionId,
@@ -93,8 +120,10 @@ impl Effect {
     pub(crate) fn execution(&self) -> ExecutionId {
         match self {
             Self::Start { request, .. } => request.execution_id,
-            Self::Post(errand) => errand.request.execution_id,
-            Self::Stop { execution } | Self::Forget { execution, .. } => *execution,
+            Self::Post(errand) | Self::Upload { errand, .. } => errand.request.execution_id,
+            Self::Stop { execution } | Self::GiveUp { execution } | Self::Forget { execution, .. } => {
+                *execution
+            }
         }
     }
 }
@@ -113,6 +142,8 @@ pub(crate) struct Errand {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivered {
     Taken,
+    /// Control took the end; its output could not be brought yet.
+    WithoutOutput,
     /// Control is further than this status already.
     Ahead,
     /// Control has settled the invocation.
@@ -143,6 +174,8 @@ pub(crate) enum Input {
         status: Status,
         delivered: Delivered,
     },
+    /// Nothing more is to be done for the output of an end that is told.
+    OutputSettled { execution: ExecutionId },
     /// Time has passed.
     Woken,
 }
@@ -161,13 +194,24 @@ pub(crate) struct Session {
     /// Taken and not started, in the order of arrival.
     waiting: VecDeque<ExecutionId>,
     running: BTreeMap<ExecutionId, Lane>,
+    /// Ends that are told, and whose output is still to be brought.
+    outputs: BTreeMap<ExecutionId, Outstanding>,
+    output_spool_bytes_max: u64,
+}
+
+struct Outstanding {
+    output: OwedOutput,
+    attempts: u32,
+    given_up: bool,
 }
 
 impl Session {
-    pub(crate) const fn new(running_max: usize, queue_max: usize) -> Self {
+    pub(crate) const fn new(running_max: usize, queue_max: usize, output_spool_bytes_max: u64) -> Self {
         Self {
             running_max,
             queue_max,
+            outputs: BTreeMap::new(),
+            output_spool_bytes_max,
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -212,6 +256,15 @@ impl Session {
         }
         self.pump(now, &mut decision);
         ids.into_iter().for_each(|id| self.post(id, &mut decision));
+        decision
+    }
+
+    /// Takes up the outputs that an earlier daemon could not bring.
+    pub(crate) fn recover_outputs(&mut self, rows: Vec<(Recorded, OwedOutput)>) -> Decision {
+        let mut decision = Decision::default();
+        for (row, output) in rows {
+            self.bring_later(&Invocation::of(row), output, &mut decision);
+        }
         decision
     }
 
@@ -265,7 +318,13 @@ impl Session {
                 status,
                 delivered,
             } => {
-                self.delivered(execution, status, delivered, &mut decision);
+                self.delivered(execution, status, delivered, now, &mut decision);
+            }
+            Input::OutputSettled { execution } => {
+                if let Some(Outstanding { attempts, .. }) = self.outputs.remove(&execution) {
+                    decision.facts.push(Fact::OutputSettled { execution });
+                    decision.effects.push(Effect::Forget { execution, attempts });
+                }
             }
             Input::Woken => {}
         }
@@ -394,14 +453,21 @@ impl Session {
         self.post(id, decision);
     }
 
-    fn delivered(&mut self, id: ExecutionId, status: Status, delivered: Delivered, decision: &mut Decision) {
+    fn delivered(
+        &mut self,
+        id: ExecutionId,
+        status: Status,
+        delivered: Delivered,
+        now: Timestamp,
+        decision: &mut Decision,
+    ) {
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
         };
         invocation.posting = false;
         let unwanted = match delivered {
             Delivered::Settled | Delivered::Gone => invocation.stage == Stage::Taken && status == Status::Ack,
-            Delivered::Taken | Delivered::Ahead => false,
+            Delivered::Taken | Delivered::WithoutOutput | Delivered::Ahead => false,
         };
         let mut reported = invocation.reported.max(Reported::once(status));
         if unwanted {
@@ -420,17 +486,93 @@ impl Session {
             });
         }
         if reported == Reported::Terminal {
-            decision.effects.push(Effect::Forget {
-                execution: id,
-                attempts: invocation.attempt,
-            });
-            self.invocations.remove(&id);
+            self.settled(id, delivered, now, decision);
         } else {
             // Nobody waits for it any more. What it did is told all the same, and kept by control as late news.
             if delivered == Delivered::Settled && invocation.stage == Stage::Started {
                 self.cancel(id, decision);
             }
             self.post(id, decision);
+        }
+    }
+
+    /// Control knows the end. What it was not given of it stays here, and so does its run directory.
+    fn settled(&mut self, id: ExecutionId, delivered: Delivered, now: Timestamp, decision: &mut Decision) {
+        let Some(invocation) = self.invocations.remove(&id) else {
+            return;
+        };
+        if self.outputs.contains_key(&id) {
+            // It is on its way already: control asked again for an end that it had been told.
+            return;
+        }
+        let spooled = match &invocation.stage {
+            Stage::Ended(outcome) => match outcome.output {
+                Output::Spool { kept_bytes, .. } => Some(kept_bytes),
+                Output::None | Output::Inline { .. } => None,
+            },
+            Stage::Taken | Stage::Started => None,
+        };
+        match (delivered, spooled) {
+            (Delivered::WithoutOutput, Some(bytes)) => {
+                let output = OwedOutput { bytes, since: now };
+                if !invocation.volatile {
+                    decision.facts.push(Fact::OutputOwed {
+                        execution: id,
+                        output,
+                    });
+                }
+                self.bring_later(&invocation, output, decision);
+            }
+            (Delivered::WithoutOutput, None)
+            | (Delivered::Taken | Delivered::Ahead | Delivered::Settled | Delivered::Gone, Some(_) | None) => {
+                decision.effects.push(Effect::Forget {
+                    execution: id,
+                    attempts: invocation.attempt,
+                })
+            }
+        }
+    }
+
+    fn bring_later(&mut self, invocation: &Invocation, output: OwedOutput, decision: &mut Decision) {
+        let Stage::Ended(outcome) = &invocation.stage else {
+            return;
+        };
+        let execution = invocation.request.execution_id;
+        let outstanding = Outstanding {
+            output,
+            attempts: invocation.attempt,
+            given_up: false,
+        };
+        self.outputs.insert(execution, outstanding);
+        decision.effects.push(Effect::Upload {
+            errand: Errand {
+                request: Arc::clone(&invocation.request),
+                status: outcome.status(),
+                attempt: invocation.attempt,
+                outcome: Some(outcome.clone()),
+            },
+            since: output.since,
+        });
+        self.make_room(decision);
+    }
+
+    /// The oldest go first.
+    fn make_room(&mut self, decision: &mut Decision) {
+        let mut kept: Vec<_> = self
+            .outputs
+            .iter_mut()
+            .filter(|(_, outstanding)| !outstanding.given_up)
+            .collect();
+        kept.sort_by_key(|(execution, outstanding)| (outstanding.output.since, **execution));
+        let mut bytes: u64 = kept.iter().map(|(_, outstanding)| outstanding.output.bytes).sum();
+        for (execution, outstanding) in kept {
+            if bytes <= self.output_spool_bytes_max {
+                return;
+            }
+            bytes -= outstanding.output.bytes;
+            outstanding.given_up = true;
+            let execution = *execution;
+            decision.effects.push(Effect::GiveUp { execution });
         }
     }
 

@@ -8,7 +8,7 @@ use muster_shared::{
 };
 use reqwest::{
     Method, Response, StatusCode, Url,
-    header::{AUTHORIZATION, HeaderValue, RETRY_AFTER},
+    header::{AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -190,6 +190,10 @@ impl Client {
         if let Some(id) = last_event {
             request = request.header("Last-Event-ID", id);
         }
+        self.begin(request).await
+    }
+
+    async fn begin(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
         // Only the head is bounded: the body comes for as long as it likes.
         let response = tokio::time::timeout(REQUEST_TIMEOUT, request.send())
             .await
@@ -197,19 +201,36 @@ impl Client {
         accepted(response.map_err(|err| self.lost(&err))?).await
     }
 
-    /// Hands a body over piece by piece, for as long as `take` wants more.
+    /// Hands a body, or the part of it that `range` names, over piece by piece, for as long as `take` wants more.
     pub(crate) async fn download(
         &self,
         route: &Route,
+        range: Option<&str>,
         mut take: impl FnMut(&[u8]) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let mut response = self.open(route, None).await?;
-        while let Some(piece) = response.chunk().await.map_err(|err| self.lost(&err))? {
+        let mut request = self.request(Method::GET, route);
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        let mut response = self.begin(request).await?;
+        loop {
+            let piece = response.chunk().await.map_err(|err| self.broken_off(&err))?;
+            let Some(piece) = piece else { return Ok(()) };
             if !take(&piece)? {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+    }
+
+    fn broken_off(&self, err: &reqwest::Error) -> Failure {
+        let mut failure = self.lost(err);
+        if let Failure::Unreachable(why) = &mut failure {
+            why.push_str(
+                "; what came is not whole. Should it break off again: that is also what control does rather than give \
+                 out other bytes than the node reported, and its log says so",
+            );
+        }
+        failure
     }
 
     pub(crate) fn lost(&self, err: &reqwest::Error) -> Failure {

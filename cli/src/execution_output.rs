@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 use muster_shared::{
-    ids::{Digest, Digester, ExecutionId, NodeId, ProjectId},
+    ids::{Digester, ExecutionId, NodeId, ProjectId},
     wire::{Base64, ExecutionTarget, OutputRef},
 };
 use serde::Serialize;
@@ -34,8 +34,53 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     node: Option<String>,
     /// Write one file per node into this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["save", "part"])]
     out_dir: Option<PathBuf>,
+    /// Write the output of the one node into this file, which is there only once its digest was found right
+    #[arg(long, value_name = "FILE", conflicts_with = "part")]
+    save: Option<PathBuf>,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// Which bytes of each output; all of them when it is not said.
+#[derive(Args, Debug)]
+#[group(id = "part", multiple = false)]
+struct Part {
+    /// Only so many bytes from the beginning
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    head_bytes: Option<u64>,
+    /// Only so many bytes before the end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tail_bytes: Option<u64>,
+    /// Only the bytes from one to another, counted from 0 and both included, as 100-199, or 100- up to the end
+    #[arg(long, value_name = "FROM-TO", value_parser = byte_range)]
+    range: Option<String>,
+}
+
+impl Part {
+    /// The same as HTTP says it.
+    fn header(&self) -> Option<String> {
+        let head = self.head_bytes.map(|bytes| format!("bytes=0-{}", bytes - 1));
+        let tail = self.tail_bytes.map(|bytes| format!("bytes=-{bytes}"));
+        let range = self.range.as_ref().map(|range| format!("bytes={range}"));
+        head.or(tail).or(range)
+    }
+}
+
+fn byte_range(raw: &str) -> Result<String, String> {
+    let bad = || format!("{raw:?} is not FROM-TO, such as 100-199 or 100-");
+    let (from, to) = raw.split_once('-').ok_or_else(bad)?;
+    let number = |digits: &str| {
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|_| plain)
+    };
+    let from = number(from).ok_or_else(bad)?;
+    let backwards = !to.is_empty() && number(to).ok_or_else(bad)? < from;
+    if backwards {
+        return Err(format!("{raw:?} ends before it begins"));
+    }
+    Ok(raw.to_owned())
 }
 
 /// What `-o json` shows of one node.
@@ -51,6 +96,8 @@ struct Source<'a> {
     client: &'a Client,
     project: ProjectId,
     execution: ExecutionId,
+    /// The part of each that is wanted, as HTTP says it.
+    range: Option<String>,
 }
 
 pub(crate) async fn run(session: &Session, args: &OutputArgs) -> Result<Exit, Failure> {
@@ -61,6 +108,7 @@ pub(crate) async fn run(session: &Session, args: &OutputArgs) -> Result<Exit, Fa
         client: &client,
         project,
         execution: args.id,
+        range: args.part.header(),
     };
     let mut targets: Vec<_> = execution.targets.iter().collect();
     targets.sort_by_key(|target| (name(target), target.node_id));
@@ -75,15 +123,36 @@ pub(crate) async fn run(session: &Session, args: &OutputArgs) -> Result<Exit, Fa
     if let Some(dir) = &args.out_dir {
         return to_files(screen, &source, &targets, dir).await;
     }
+    if let Some(file) = &args.save {
+        let [only] = &targets[..] else {
+            return Err(choose_one(targets.len()));
+        };
+        return to_file(screen, &source, only, file).await;
+    }
     match (screen.format(), &targets[..]) {
         (Format::Json, _) => to_json(screen, &source, &targets).await,
         (_, [only]) => to_stdout(screen, &source, only).await,
-        (Format::Raw, several) => Err(Failure::Usage(format!(
-            "it ran on {}; choose one with --node, or use --out-dir",
-            text::count(several.len(), "node")
-        ))),
+        (Format::Raw, several) => Err(choose_one(several.len())),
         (_, several) => with_headers(screen, &source, several).await,
     }
+}
+
+fn choose_one(targets: usize) -> Failure {
+    Failure::Usage(format!(
+        "it ran on {}; choose one with --node, or use --out-dir",
+        text::count(targets, "node")
+    ))
+}
+
+async fn to_file(
+    screen: &Screen,
+    source: &Source<'_>,
+    target: &ExecutionTarget,
+    path: &Path,
+) -> Result<Exit, Failure> {
+    source.save(target, path).await?;
+    screen.print(&path.display().to_string())?;
+    Ok(Exit::Success)
 }
 
 async fn to_stdout(screen: &Screen, source: &Source<'_>, target: &ExecutionTarget) -> Result<Exit, Failure> {
@@ -156,28 +225,20 @@ async fn to_files(
     targets: &[&ExecutionTarget],
     dir: &Path,
 ) -> Result<Exit, Failure> {
-    let writing = |path: &Path| Failure::local(format!("writing {}", path.display()));
     fs::create_dir_all(dir).map_err(writing(dir))?;
     for (target, file_name) in targets.iter().zip(file_names(targets)) {
         let path = dir.join(&file_name);
-        let part = dir.join(format!("{file_name}.part"));
-        let mut file = File::create(&part).map_err(writing(&part))?;
-        let read = source.read(target, |piece| {
-            file.write_all(piece).map(|()| true).map_err(writing(&part))
-        });
-        match kept(read.await) {
-            Ok(true) => {
-                fs::rename(&part, &path).map_err(writing(&path))?;
-                screen.print(&path.display().to_string())?;
-            }
-            none => {
-                let _ = fs::remove_file(&part);
-                none?;
-                screen.say(&format!("{}: no output is kept", text::line(&name(target))));
-            }
+        if kept(source.save(target, &path).await)? {
+            screen.print(&path.display().to_string())?;
+        } else {
+            screen.say(&format!("{}: no output is kept", text::line(&name(target))));
         }
     }
     Ok(Exit::Success)
+}
+
+fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+    Failure::local(format!("writing {}", path.display()))
 }
 
 /// A file per node: its name, unless that is no plain file name or another node's too.
@@ -211,7 +272,30 @@ fn kept(read: Result<(), Failure>) -> Result<bool, Failure> {
 }
 
 impl Source<'_> {
-    /// Hands the output over piece by piece; a stored one must have the digest that the node reported.
+    /// Writes it beside, and into place once it is known to be right. Of one that is not, nothing is left.
+    async fn save(&self, target: &ExecutionTarget, path: &Path) -> Result<(), Failure> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let mut file = File::create(&part).map_err(writing(&part))?;
+        let read = self.read(target, |piece| {
+            file.write_all(piece).map(|()| true).map_err(writing(&part))
+        });
+        let read = read.await;
+        let saved = match read {
+            Ok(()) => file
+                .sync_all()
+                .and_then(|()| fs::rename(&part, path))
+                .map_err(writing(path)),
+            Err(err) => Err(err),
+        };
+        if saved.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        saved
+    }
+
+    /// Hands the output over piece by piece; the whole of it must have the digest that the node reported.
     async fn read(
         &self,
         target: &ExecutionTarget,
@@ -225,26 +309,20 @@ impl Source<'_> {
         let mut digester = Digester::default();
         let mut whole = true;
         self.client
-            .download(&route, |piece| {
+            .download(&route, self.range.as_deref(), |piece| {
                 digester.update(piece);
                 whole = take(piece)?;
                 Ok(whole)
             })
             .await?;
-        match (whole, reported(target)) {
+        let whole = whole && self.range.is_none();
+        match (whole, target.output_ref.as_ref().map(OutputRef::digest)) {
             (true, Some(digest)) if digester.finish() != digest => Err(Failure::Unexpected(format!(
                 "the output of {} is not what the node reported: its digest is not {digest}",
                 text::line(&name(target))
             ))),
             _ => Ok(()),
         }
-    }
-}
-
-fn reported(target: &ExecutionTarget) -> Option<Digest> {
-    match target.output_ref.as_ref()? {
-        OutputRef::ObjectStore { sha256, .. } => Some(*sha256),
-        OutputRef::Inline { .. } => None,
     }
 }
 
@@ -264,6 +342,27 @@ mod tests {
         assert_eq!(files[0], "web-1");
         for (file, target) in files.iter().zip(&targets).skip(1) {
             assert_eq!(*file, target.node_id.to_string());
+        }
+    }
+
+    #[test]
+    fn a_range_is_read_as_it_is_meant_or_not_at_all() {
+        for good in ["0-0", "100-199", "100-"] {
+            assert_eq!(byte_range(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "-",
+            "-5",
+            "5",
+            "9-3",
+            "a-b",
+            "+1-2",
+            "1-2,3-4",
+            "1-2-3",
+            "0-99999999999999999999",
+        ] {
+            assert!(byte_range(bad).is_err(), "{bad}");
         }
     }
 }

@@ -86,7 +86,7 @@ fn targets(execution: &Execution, wide: bool) -> Table {
             status(target),
             target.exit_code.into(),
             error(target, wide),
-            target.output_bytes.map(text::size).into(),
+            output(target).into(),
             target.node_id.to_string().into(),
             took.into(),
             target.started_at.into(),
@@ -105,12 +105,35 @@ fn status(target: &ExecutionTarget) -> Cell {
     }
 }
 
+/// How the action ended, and what became of its output where that went wrong.
 fn error(target: &ExecutionTarget, wide: bool) -> Cell {
-    match target.error.as_deref() {
-        None | Some("") => "-".into(),
-        Some(error) if wide => error.into(),
-        Some(error) => text::clip(&text::line(error), ERROR_LEN_MAX).into_owned().into(),
+    let texts: Vec<&str> = [&target.error, &target.output_error]
+        .into_iter()
+        .filter_map(|text| text.as_deref())
+        .filter(|text| !text.is_empty())
+        .collect();
+    if texts.is_empty() {
+        return "-".into();
     }
+    let error = texts.join("; ");
+    if wide {
+        error.into()
+    } else {
+        text::clip(&text::line(&error), ERROR_LEN_MAX).into_owned().into()
+    }
+}
+
+/// How much there is of it, and of how much.
+fn output(target: &ExecutionTarget) -> Option<String> {
+    if target.output_error.is_some() && target.output_ref.is_none() {
+        return Some("missing".to_owned());
+    }
+    let kept = text::size(target.output_bytes?);
+    let whole = target.output_total_bytes.filter(|_| target.output_truncated);
+    Some(match whole {
+        Some(whole) => format!("{kept} of {}", text::size(whole)),
+        None => kept,
+    })
 }
 
 /// Every node has a name; an answer without one still tells its nodes apart.
@@ -155,6 +178,9 @@ pub(crate) mod tests {
             started_at: None,
             ended_at: None,
             output_bytes: None,
+            output_total_bytes: None,
+            output_truncated: false,
+            output_error: None,
             cancel_requested_at: None,
             held: false,
             released_at: None,
@@ -215,6 +241,23 @@ pub(crate) mod tests {
             "{facts}"
         );
         assert!(facts.contains("Deliver within:  60 s"), "{facts}");
+    }
+
+    #[test]
+    fn an_output_that_is_cut_or_missing_is_said_to_be() {
+        let mut execution = execution(&[("cut", Status::Succeeded), ("gone", Status::Failed)]);
+        execution.targets[0].output_bytes = Some(1 << 20);
+        execution.targets[0].output_total_bytes = Some(3 << 20);
+        execution.targets[0].output_truncated = true;
+        execution.targets[1].output_bytes = Some(1 << 20);
+        execution.targets[1].error = Some("exit status 3".into());
+        execution.targets[1].output_error = Some("output_upload_failed: 403".into());
+        assert_eq!(
+            targets(&execution, false).render(false),
+            "NODE  STATUS     EXIT  ERROR                                     OUTPUT\n\
+             cut   succeeded  -     -                                         1.0 MiB of 3.0 MiB\n\
+             gone  failed     -     exit status 3; output_upload_failed: 403  missing"
+        );
     }
 
     #[test]

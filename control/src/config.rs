@@ -22,6 +22,8 @@ pub(crate) struct Limits {
     pub(crate) live_executions_max: u32,
     /// The largest output a node may upload, in bytes.
     pub(crate) output_bytes_max: u64,
+    /// How long an upload URL lasts. A node whose URL ran out asks again.
+    pub(crate) upload_url_ttl: Duration,
     /// How long after its deadline an invocation that a node took may still be reported.
     pub(crate) report_grace: Duration,
     /// How long a node that was asked to cancel may take to say that it did.
@@ -89,6 +91,7 @@ struct Raw {
 struct RawLimits {
     live_executions_max: Option<u64>,
     output_bytes_max: Option<u64>,
+    upload_url_seconds: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
     rollout_seconds_max: Option<u64>,
@@ -200,6 +203,14 @@ impl RawLimits {
                 1 << 15,
                 1 << 40,
             )?,
+            // Signature Version 4 knows no URL that lasts longer than a week.
+            upload_url_ttl: Duration::from_secs(within(
+                "limits.upload_url_seconds",
+                self.upload_url_seconds,
+                15 * 60,
+                1,
+                7 * 24 * 60 * 60,
+            )?),
             report_grace: Duration::from_secs(within(
                 "limits.report_grace_seconds",
                 self.report_grace_seconds,
@@ -272,6 +283,7 @@ mod tests {
             ("[limits]\nrequests_per_second = 0", "requests_per_second"),
             ("[limits]\nrequests_burst = 100001", "requests_burst"),
             ("[limits]\nrollout_seconds_max = 0", "rollout_seconds_max"),
+            ("[limits]\nupload_url_seconds = 604801", "upload_url_seconds"),
             ("listen = \"nowhere\"", "nowhere"),
             ("server_url = \"http://c\"", "http://c"),
             ("server_url = \"https://c/path\"", "https://c/path"),

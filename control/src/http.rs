@@ -13,6 +13,7 @@ mod node;
 mod operator;
 mod outputs;
 mod problem;
+mod range;
 mod rollout;
 mod routes;
 mod watch;

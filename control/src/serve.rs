@@ -158,14 +158,14 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     }
     let outputs = match &config.s3 {
         Some(settings) => {
-            let http = reqwest::Client::builder().build().map_err(io::Error::other);
-            let http = http.map_err(ServeError::Outputs)?;
-            OutputStore::S3(S3Store::new(settings, http).map_err(ServeError::Outputs)?)
+            let store = S3Store::new(settings, config.limits.upload_url_ttl);
+            OutputStore::S3(store.map_err(ServeError::Outputs)?)
         }
         None => OutputStore::Local(LocalStore::new(
             config.data.outputs(),
             config.server_url.clone(),
             key.clone(),
+            config.limits.upload_url_ttl,
         )),
     };
     Ok(Arc::new(Control {

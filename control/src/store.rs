@@ -27,7 +27,8 @@ use sqlx::{
 
 pub(crate) use access::Presented;
 pub(crate) use executions::{
-    Advance, Deadline, Detail, ExecutionHeader, ListFilter, NewExecution, Overdue, TargetState,
+    Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, ListFilter, NewExecution, Overdue,
+    TargetState,
 };
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};

@@ -323,9 +323,18 @@ pub struct ExecutionTarget {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// All that the action wrote, kept or cut, in bytes.
+    /// How much of the output is kept, or is to be once it was uploaded, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// All that the action wrote, where the node said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_total_bytes: Option<u64>,
+    /// The node's limit cut the middle out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_truncated: bool,
+    /// Why an output that there is, is not here. It says nothing of how the action ended, and goes when the output comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<String>,
     /// When the node was first asked to cancel this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
@@ -355,6 +364,17 @@ pub enum OutputRef {
         key: String,
         sha256: Digest,
     },
+}
+
+impl OutputRef {
+    /// Of the bytes, whichever tier they are in.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Inline { inline_bytes } => Digest::of(&inline_bytes.0),
+            Self::ObjectStore { sha256, .. } => *sha256,
+        }
+    }
 }
 
 /// `POST /v1/projects/{project_id}/executions/{execution_id}/cancel`, answered 200 with a [`CancelResponse`]. Without a
@@ -879,6 +899,15 @@ pub struct Callback {
     pub declared_output_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<CallbackOutput>,
+    /// Ours, as all below. The digest of what was declared: the store then takes those bytes and no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared_output_sha256: Option<Digest>,
+    /// All that the action wrote, kept or cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_total_bytes: Option<u64>,
+    /// Of a terminal status: why its output is not with it. It may follow with a re-post of the same status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<String>,
 }
 
 impl Callback {
@@ -890,7 +919,18 @@ impl Callback {
             error: None,
             declared_output_bytes: None,
             output: None,
+            declared_output_sha256: None,
+            output_total_bytes: None,
+            output_error: None,
         }
+    }
+
+    /// Whether it says that its output lies in the store, which control looks into before it answers.
+    #[must_use]
+    pub fn names_object(&self) -> bool {
+        self.output
+            .as_ref()
+            .is_some_and(|output| output.object_key.is_some())
     }
 }
 

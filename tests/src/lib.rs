@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod contract;
 pub mod daemon;
 pub mod fake_control;
+pub mod faulty_store;
 pub mod lossy;
 pub mod musterd;
 pub mod operator;

@@ -65,6 +65,21 @@ impl S3 {
         }
     }
 
+    /// What makes control use it, through an address that leads here.
+    ///
+    /// # Panics
+    /// When the secret cannot be written.
+    #[must_use]
+    pub fn config_through(&self, endpoint: &str) -> String {
+        let secret = self.dir.join("secret");
+        std::fs::write(&secret, SECRET_ACCESS_KEY).expect("the secret can be written");
+        format!(
+            "[output.s3]\nendpoint = \"{endpoint}\"\nregion = \"us-east-1\"\nbucket = \"{BUCKET}\"\n\
+             access_key_id = \"{ACCESS_KEY_ID}\"\nsecret_access_key_file = \"{}\"\npath_style = true\n",
+            secret.display()
+        )
+    }
+
     /// The bytes that the bucket holds under a key.
     #[must_use]
     pub fn object(&self, key: &str) -> Option<Vec<u8>> {

@@ -239,6 +239,12 @@ async fn past_the_nodes_output_limit_the_middle_is_cut_and_the_cut_is_said() {
     let ran = world.run(on_node("flood", node.id)).await;
     assert_eq!(ran.status, Status::Succeeded);
     let kept = world.operator.output(ran.id, node.id).await;
+    let told = target(&ran, node.id);
+    assert!(told.output_truncated);
+    assert_eq!(
+        (told.output_bytes, told.output_total_bytes),
+        (Some(kept.len() as u64), Some(300_011))
+    );
     assert!(
         kept.starts_with(b"first\n") && kept.ends_with(b"last\n"),
         "{} bytes",

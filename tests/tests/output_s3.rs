@@ -3,27 +3,19 @@
 use muster_tests::{
     Answer,
     prelude::*,
-    s3::{ACCESS_KEY_ID, BUCKET, S3, SECRET_ACCESS_KEY},
+    s3::{BUCKET, S3},
     world::{on_node, target},
 };
 
-async fn world_on(s3: &S3, dir: &std::path::Path) -> World {
-    let secret = dir.join("secret");
-    std::fs::write(&secret, SECRET_ACCESS_KEY).expect("the secret can be written");
-    let config = format!(
-        "[output.s3]\nendpoint = \"{}\"\nregion = \"us-east-1\"\nbucket = \"{BUCKET}\"\n\
-         access_key_id = \"{ACCESS_KEY_ID}\"\nsecret_access_key_file = \"{}\"\npath_style = true\n",
-        s3.endpoint,
-        secret.display()
-    );
-    World::with_config(Some(&config)).await
+async fn world_on(s3: &S3) -> World {
+    World::with_config(Some(&s3.config_through(&s3.endpoint))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_output_lands_in_the_bucket_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let s3 = S3::start(dir.path()).await;
-    let world = world_on(&s3, dir.path()).await;
+    let world = world_on(&s3).await;
     let node = world
         .node("n")
         .hook(
@@ -76,7 +68,7 @@ async fn large_output_lands_in_the_bucket_and_comes_back() {
 async fn the_store_takes_only_what_control_signed() {
     let dir = tempfile::tempdir().unwrap();
     let s3 = S3::start(dir.path()).await;
-    let world = world_on(&s3, dir.path()).await;
+    let world = world_on(&s3).await;
     let node = BareNode::enroll(&world, "n=one").await;
     node.declare(&[]).await;
     let sent = world.dispatch(on_node("ping", node.id)).await;
@@ -151,7 +143,7 @@ async fn the_store_takes_only_what_control_signed() {
 async fn a_store_that_is_down_costs_time_and_no_result() {
     let dir = tempfile::tempdir().unwrap();
     let s3 = S3::start(dir.path()).await;
-    let world = world_on(&s3, dir.path()).await;
+    let world = world_on(&s3).await;
     let script = "#!/bin/sh\necho begun > @DIR@/begun\nwhile [ ! -e @DIR@/go ]; do sleep 0.05; done\n\
                   head -c 50000 /dev/zero | tr '\\0' q\n";
     let node = world

@@ -26,11 +26,22 @@ impl Daemon {
             let past = self.past_of(&row).await;
             recovered.push((row, past));
         }
+        let outputs = self.journal.ask(Store::outputs_owed).await.map_err(unreadable)?;
+        kept.extend(
+            outputs
+                .iter()
+                .map(|(row, _)| row.request.execution_id.to_string()),
+        );
         self.sweep_runs(kept).await;
+        if !outputs.is_empty() {
+            log::info!(count = outputs.len(); "Took up outputs that control has not got yet");
+        }
         if !recovered.is_empty() {
             log::info!(count = recovered.len(); "Took up what was not settled before the restart");
         }
         let decision = self.session.recover(recovered, self.clock.now());
+        self.perform(decision).await;
+        let decision = self.session.recover_outputs(outputs);
         self.perform(decision).await;
         Ok(())
     }

@@ -39,6 +39,13 @@ CREATE TABLE IF NOT EXISTS cancel (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS cancel_asked ON cancel (asked_ms);
 
+-- What control knows the end of, and has not got the output of yet.
+CREATE TABLE IF NOT EXISTS output_owed (
+    execution_id TEXT PRIMARY KEY,
+    bytes        INTEGER NOT NULL,
+    since_ms     INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS baseline (
     hook        TEXT PRIMARY KEY,
     digest      TEXT NOT NULL,

@@ -10,7 +10,7 @@ use muster_shared::{
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::JournalError;
-use crate::session::{Fact, Recorded, Reported, Stage};
+use crate::session::{Fact, OwedOutput, Recorded, Reported, Stage};
 
 pub(crate) struct Store {
     connection: Connection,
@@ -73,6 +73,29 @@ impl Store {
         rows.map(|row| row?).collect()
     }
 
+    /// What control knows the end of and has not got the output of, in the order in which that was told.
+    pub(crate) fn outputs_owed(&mut self) -> Result<Vec<(Recorded, OwedOutput)>, JournalError> {
+        let mut statement = self.connection.prepare(
+            "SELECT execution_id, bytes, since_ms FROM output_owed ORDER BY since_ms, execution_id",
+        )?;
+        let rows = statement.query_map([], |row| {
+            let key: String = row.get(0)?;
+            Ok((key, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        })?;
+        let rows: Vec<_> = rows.collect::<Result<_, _>>()?;
+        drop(statement);
+        let mut owed = Vec::new();
+        for (key, bytes, since) in rows {
+            let recorded = self.find(parse("output_owed", &key, "execution_id", &key)?)?;
+            let output = OwedOutput {
+                bytes: bytes.try_into().unwrap_or_default(),
+                since: Timestamp::from_millis(since),
+            };
+            owed.extend(recorded.map(|recorded| (recorded, output)));
+        }
+        Ok(owed)
+    }
+
     /// Forgets what control has taken and what no valid request can name any more.
     pub(crate) fn prune(&mut self, before: Timestamp) -> Result<usize, JournalError> {
         const BATCH: i64 = 1000;
@@ -83,7 +106,8 @@ impl Store {
         )?;
         Ok(self.connection.execute(
             "DELETE FROM invocation WHERE execution_id IN (
-                 SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1 LIMIT ?2)",
+                 SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1
+                    AND execution_id NOT IN (SELECT execution_id FROM output_owed) LIMIT ?2)",
             params![before.as_millis(), BATCH],
         )?)
     }
@@ -241,6 +265,16 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
         Fact::Reported { execution, reported } => connection
             .prepare_cached("UPDATE invocation SET reported = ?2, reported_ms = ?3 WHERE execution_id = ?1")?
             .execute(params![execution.to_string(), reported.as_str(), now])?,
+        Fact::OutputOwed { execution, output } => connection
+            .prepare_cached("INSERT OR IGNORE INTO output_owed (execution_id, bytes, since_ms) VALUES (?1, ?2, ?3)")?
+            .execute(params![
+                execution.to_string(),
+                i64::try_from(output.bytes).unwrap_or(i64::MAX),
+                output.since.as_millis()
+            ])?,
+        Fact::OutputSettled { execution } => connection
+            .prepare_cached("DELETE FROM output_owed WHERE execution_id = ?1")?
+            .execute([execution.to_string()])?,
     };
     Ok(())
 }

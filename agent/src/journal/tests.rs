@@ -8,7 +8,7 @@ use muster_shared::{
 use super::*;
 use crate::{
     outcome::{Ended, Outcome},
-    session::{Fact, Reported, Stage},
+    session::{Fact, OwedOutput, Reported, Stage},
 };
 
 fn at(ms: i64) -> Timestamp {
@@ -180,6 +180,45 @@ fn a_cancel_is_remembered_with_its_invocation_and_before_it_arrives_and_in_bound
         .count();
     assert_eq!(kept, 10_000);
     assert!(store.owed().unwrap()[0].cancel_asked, "it lives still");
+}
+
+#[test]
+fn an_output_that_is_owed_outlives_its_settled_invocation_until_it_was_brought() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended = request(1, 100);
+    let execution = ended.execution_id;
+    let output = OwedOutput {
+        bytes: 20_000,
+        since: at(7),
+    };
+    let mut store = opened(&dir);
+    store
+        .record(
+            &[
+                Fact::Taken(ended),
+                Fact::Ended {
+                    execution,
+                    outcome: Outcome::of(Ended::Exited { code: 0 }),
+                },
+                Fact::Reported {
+                    execution,
+                    reported: Reported::Terminal,
+                },
+                Fact::OutputOwed { execution, output },
+            ],
+            at(7),
+        )
+        .unwrap();
+    drop(store);
+    let mut store = opened(&dir);
+    assert_eq!(store.prune(at(500)).unwrap(), 0);
+    assert!(store.owed().unwrap().is_empty(), "its end is told");
+    let owed = store.outputs_owed().unwrap();
+    assert_eq!(owed.len(), 1);
+    assert_eq!((owed[0].0.request.execution_id, owed[0].1), (execution, output));
+    store.record(&[Fact::OutputSettled { execution }], at(8)).unwrap();
+    assert!(store.outputs_owed().unwrap().is_empty());
+    assert_eq!(store.prune(at(500)).unwrap(), 1);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The upload of one output to a presigned address, straight from the spool file.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::stream;
+use muster_shared::ids::Digest;
 use reqwest::{Body, Client, Url, header};
 use tokio::{
     io::AsyncReadExt as _,
-    sync::{OnceCell, Semaphore},
+    sync::{Notify, OnceCell, Semaphore},
 };
 
 use crate::{
@@ -15,8 +16,8 @@ use crate::{
 };
 
 const UPLOADS_AT_ONCE_MAX: usize = 2;
-/// An upload that takes longer is taken for dead.
-const UPLOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Of those whose end is told: they hold up nothing, and must not hold up the others.
+const LATE_UPLOADS_AT_ONCE_MAX: usize = 1;
 const PIECE_BYTES: usize = 64 * 1024;
 /// Where systems keep the authorities that they trust.
 const SYSTEM_CA_FILES: [&str; 3] = [
@@ -32,22 +33,48 @@ pub(super) struct Uploader {
     /// For stores other than the one of control; made when the first such address comes.
     elsewhere: OnceCell<Client>,
     slots: Semaphore,
+    late_slots: Semaphore,
+    /// A store that takes nothing for so long, or does not answer, has failed.
+    stall_max: Duration,
 }
 
 pub(super) struct Upload {
     pub(super) file: PathBuf,
     pub(super) bytes: u64,
+    pub(super) sha256: Digest,
+}
+
+/// Whether an end waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    WithItsEnd,
+    Late,
+}
+
+#[derive(Debug)]
+pub(super) enum NotPut {
+    Failed(String),
+    /// There is nothing to upload any more.
+    Lost(String),
 }
 
 impl Uploader {
-    pub(super) fn new(control: Control, ca_pem: Vec<u8>, output_ca_file: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        control: Control,
+        ca_pem: Vec<u8>,
+        output_ca_file: Option<PathBuf>,
+        stall_max: Duration,
+    ) -> Self {
         let slots = Semaphore::new(UPLOADS_AT_ONCE_MAX);
+        let late_slots = Semaphore::new(LATE_UPLOADS_AT_ONCE_MAX);
         Self {
             control,
             ca_pem,
             output_ca_file,
             elsewhere: OnceCell::new(),
             slots,
+            late_slots,
+            stall_max,
         }
     }
 
@@ -57,32 +84,62 @@ impl Uploader {
         url: &str,
         headers: &BTreeMap<String, String>,
         upload: &Upload,
-    ) -> Result<(), String> {
-        let url = Url::parse(url).map_err(|err| format!("the address of the store makes no sense: {err}"))?;
-        let client = self.client_for(&url).await?;
-        let _slot = self.slots.acquire().await;
-        let file = tokio::fs::File::open(&upload.file)
-            .await
-            .map_err(|err| format!("the output is not on this node any more: {err}"))?;
-        let mut request = client.put(url).timeout(UPLOAD_TIMEOUT);
+        turn: Turn,
+    ) -> Result<(), NotPut> {
+        let url = Url::parse(url)
+            .map_err(|err| NotPut::Failed(format!("the address of the store makes no sense: {err}")))?;
+        let client = self.client_for(&url).await.map_err(NotPut::Failed)?;
+        let _slot = match turn {
+            Turn::WithItsEnd => self.slots.acquire().await,
+            Turn::Late => self.late_slots.acquire().await,
+        };
+        let file = tokio::fs::File::open(&upload.file).await.map_err(|err| {
+            if err.kind() == io::ErrorKind::NotFound {
+                NotPut::Lost("the output is not on this node any more".to_owned())
+            } else {
+                NotPut::Failed(format!("the spool cannot be read: {err}"))
+            }
+        })?;
+        let mut request = client.put(url);
         for (name, value) in headers
             .iter()
             .filter(|(name, _)| !name.eq_ignore_ascii_case("content-length"))
         {
             request = request.header(name, value);
         }
-        let answer = request
-            .header(header::CONTENT_LENGTH, upload.bytes)
-            .body(body(file, upload.bytes))
-            .send()
+        let moved = Arc::new(Notify::new());
+        let request = request.header(header::CONTENT_LENGTH, upload.bytes).body(body(
+            file,
+            upload.bytes,
+            Arc::clone(&moved),
+        ));
+        let answer = self
+            .unless_stalled(request.send(), &moved)
             .await
+            .map_err(NotPut::Failed)?
             // An error text with the address in it would show its signature.
-            .map_err(|err| exit::chain(&err.without_url()))?;
+            .map_err(|err| NotPut::Failed(exit::chain(&err.without_url())))?;
         let status = answer.status();
         if status.is_success() {
             Ok(())
         } else {
-            Err(format!("the store answered {status}"))
+            Err(NotPut::Failed(format!("the store answered {status}")))
+        }
+    }
+
+    /// As long as something moves it may take any time.
+    async fn unless_stalled<T>(&self, sending: impl Future<Output = T>, moved: &Notify) -> Result<T, String> {
+        let mut sending = std::pin::pin!(sending);
+        loop {
+            tokio::select! {
+                sent = &mut sending => return Ok(sent),
+                more = tokio::time::timeout(self.stall_max, moved.notified()) => {
+                    if more.is_err() {
+                        let seconds = self.stall_max.as_secs();
+                        return Err(format!("the store took nothing, and said nothing, for {seconds} s (idle_seconds)"));
+                    }
+                }
+            }
         }
     }
 
@@ -126,20 +183,21 @@ impl Uploader {
 }
 
 /// Never more than one piece in memory. A file that has shrunk breaks the upload off rather than passing for whole.
-fn body(file: tokio::fs::File, bytes: u64) -> Body {
+fn body(file: tokio::fs::File, bytes: u64, moved: Arc<Notify>) -> Body {
     Body::wrap_stream(stream::try_unfold(
-        (file.take(bytes), bytes),
-        |(mut file, left)| async move {
+        (file.take(bytes), bytes, moved),
+        |(mut file, left, moved)| async move {
+            moved.notify_one();
             if left == 0 {
                 return Ok(None);
             }
             let mut piece = vec![0; PIECE_BYTES];
             let count = file.read(&mut piece).await?;
             if count == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             piece.truncate(count);
-            Ok::<_, std::io::Error>(Some((piece, (file, left - count as u64))))
+            Ok::<_, io::Error>(Some((piece, (file, left - count as u64, moved))))
         },
     ))
 }

@@ -104,11 +104,21 @@ fn short(decision: &Decision) -> String {
         Fact::Reported { execution, reported } => {
             format!("reported {} {}", number(*execution), reported.as_str())
         }
+        Fact::OutputOwed { execution, output } => format!("owed {} {}", number(*execution), output.bytes),
+        Fact::OutputSettled { execution } => format!("brought {}", number(*execution)),
     };
     let effect = |effect: &Effect| match effect {
         Effect::Start { request, attempt } => format!("start {}.{attempt}", number(request.execution_id)),
         Effect::Stop { execution } => format!("stop {}", number(*execution)),
         Effect::Post(errand) => format!("post {} {}", number(errand.request.execution_id), errand.status),
+        Effect::Upload { errand, since } => {
+            format!(
+                "upload {} since {}",
+                number(errand.request.execution_id),
+                since.as_millis()
+            )
+        }
+        Effect::GiveUp { execution } => format!("give up {}", number(*execution)),
         Effect::Forget { execution, .. } => format!("forget {}", number(*execution)),
     };
     let facts: Vec<_> = decision.facts.iter().map(fact).collect();
@@ -120,7 +130,7 @@ struct Tried(Session);
 
 impl Tried {
     fn new() -> Self {
-        Self(Session::new(4, 3))
+        Self(Session::new(4, 3, 100))
     }
 
     fn expect(&mut self, input: Input, expected: &str) {
@@ -233,7 +243,7 @@ fn hooks_run_one_at_a_time_in_the_order_of_arrival_and_builtins_beside_them() {
 
 #[test]
 fn builtins_are_bounded_too() {
-    let mut tried = Tried(Session::new(2, 8));
+    let mut tried = Tried(Session::new(2, 8, 100));
     let _ = tried.0.handle(new(builtin(1)), at(0));
     let _ = tried.0.handle(new(builtin(2)), at(0));
     tried.expect(new(builtin(3)), "taken 3 | post 3 ack");
@@ -434,7 +444,7 @@ fn a_stop_is_a_cancel_only_where_one_was_asked_for() {
         let Some(Fact::Ended { outcome, .. }) = decision.facts.first() else {
             panic!("{decision:?}")
         };
-        outcome.callback(None).error.unwrap()
+        outcome.callback().error.unwrap()
     };
     assert_eq!(error(true), "cancelled: ended on request");
     assert_eq!(error(false), "stopped on the node");
@@ -499,4 +509,111 @@ fn a_restart_goes_on_with_a_cancel() {
         "ended 2 cancelled, ended 3 cancelled, ended 4 cancelled | \
          stop 1, post 2 started, post 3 started, post 4 cancelled",
     );
+}
+
+fn spooled(kept_bytes: u64) -> Outcome {
+    Outcome {
+        output: Output::Spool {
+            kept_bytes,
+            total_bytes: kept_bytes,
+            sha256: muster_shared::ids::Digest::of(b""),
+        },
+        ..Outcome::of(Ended::Exited { code: 0 })
+    }
+}
+
+/// An invocation that has ended with so much output, of which control knows all but the end.
+fn ended_with(tried: &mut Tried, n: u8, bytes: u64) {
+    let inputs = [
+        new(builtin(n)),
+        told(n, Status::Ack),
+        Input::Ended {
+            execution: id(n),
+            outcome: spooled(bytes),
+        },
+        told(n, Status::Started),
+    ];
+    for input in inputs {
+        let _ = tried.0.handle(input, at(0));
+    }
+}
+
+#[test]
+fn an_output_that_could_not_be_brought_with_its_end_is_kept_until_it_is() {
+    let mut tried = Tried::new();
+    ended_with(&mut tried, 1, 60);
+    tried.expect_at(
+        answered(1, Status::Succeeded, Delivered::WithoutOutput),
+        5,
+        "reported 1 terminal, owed 1 60 | upload 1 since 5",
+    );
+    tried.expect(Input::OutputSettled { execution: id(1) }, "brought 1 | forget 1");
+    tried.expect(Input::OutputSettled { execution: id(1) }, " | ");
+}
+
+#[test]
+fn an_end_that_control_refuses_leaves_no_output_behind() {
+    let mut tried = Tried::new();
+    ended_with(&mut tried, 1, 60);
+    tried.expect(
+        answered(1, Status::Succeeded, Delivered::Settled),
+        "reported 1 terminal | forget 1",
+    );
+}
+
+#[test]
+fn the_oldest_outputs_make_room_for_newer_ones() {
+    let mut tried = Tried::new();
+    for n in 1..=3 {
+        ended_with(&mut tried, n, 40);
+    }
+    let late = |n| answered(n, Status::Succeeded, Delivered::WithoutOutput);
+    tried.expect_at(late(2), 1, "reported 2 terminal, owed 2 40 | upload 2 since 1");
+    tried.expect_at(late(1), 2, "reported 1 terminal, owed 1 40 | upload 1 since 2");
+    tried.expect_at(
+        late(3),
+        3,
+        "reported 3 terminal, owed 3 40 | upload 3 since 3, give up 2",
+    );
+    // It counts no more, and goes once nothing works on it.
+    tried.expect(Input::OutputSettled { execution: id(2) }, "brought 2 | forget 2");
+    ended_with(&mut tried, 4, 101);
+    tried.expect_at(
+        late(4),
+        4,
+        "reported 4 terminal, owed 4 101 | upload 4 since 4, give up 1, give up 3, give up 4",
+    );
+}
+
+#[test]
+fn outputs_are_taken_up_after_a_restart() {
+    let row = |n, outcome| Recorded {
+        request: hook(n),
+        attempt: 2,
+        stage: Stage::Ended(outcome),
+        reported: Reported::Terminal,
+        cancel_asked: false,
+    };
+    let owed = |bytes, ms| OwedOutput { bytes, since: at(ms) };
+    let mut tried = Tried::new();
+    let decision = tried.0.recover_outputs(vec![
+        (row(1, spooled(60)), owed(60, 7)),
+        (row(2, spooled(30)), owed(30, 9)),
+    ]);
+    assert_eq!(short(&decision), " | upload 1 since 7, upload 2 since 9");
+    // Control asks for the end once more: there is one way for the output all the same.
+    let again = Input::Requested {
+        request: Box::new(hook(1)),
+        recorded: Some(Box::new(row(1, spooled(60)))),
+        cancelled: false,
+    };
+    tried.expect(again, "reported 1 nothing | post 1 ack");
+    for status in [Status::Ack, Status::Started] {
+        let _ = tried.0.handle(answered(1, status, Delivered::Settled), at(0));
+    }
+    tried.expect(
+        answered(1, Status::Succeeded, Delivered::WithoutOutput),
+        "reported 1 terminal | ",
+    );
+    tried.expect(Input::OutputSettled { execution: id(1) }, "brought 1 | forget 1");
 }

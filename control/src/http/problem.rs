@@ -62,6 +62,15 @@ impl ApiError {
         }
     }
 
+    /// A part that lies outside of the whole.
+    pub(crate) fn no_such_part(whole_bytes: u64) -> Self {
+        Self::new(
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            "range_not_satisfiable",
+            format!("the output has {whole_bytes} bytes, and none of those that were asked for"),
+        )
+    }
+
     pub(crate) fn bad_request(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, detail)
     }
@@ -290,6 +299,14 @@ impl From<CallbackError> for ApiError {
                 log::error!("An upload URL could not be made: {}", error_chain(&err));
                 Self::new(StatusCode::BAD_GATEWAY, "output_upload_failed", text)
             }
+            CallbackError::Unbelieved(OutputError::TooLarge { .. }) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "declared_output_too_large", text)
+            }
+            CallbackError::Unbelieved(err) => {
+                log::warn!("An output is not there as reported: {}", error_chain(&err));
+                Self::new(StatusCode::BAD_GATEWAY, "output_upload_failed", text)
+            }
+            CallbackError::OutputDiffers { .. } => Self::new(StatusCode::CONFLICT, "output_differs", text),
             CallbackError::Gone => Self::not_found("execution_not_found", text),
             CallbackError::Raced => Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", text),
             CallbackError::Store(err) => err.into(),
@@ -370,6 +387,7 @@ impl From<UploadRefused> for ApiError {
                 Self::denied("upload_url_invalid", "out_of_scope", text)
             }
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
+            UploadRefused::WrongDigest { .. } => Self::bad_request("upload_digest_mismatch", text),
             UploadRefused::CutOff => Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text),
             UploadRefused::Io(err) => Self::internal(&err),
         }
@@ -379,8 +397,16 @@ impl From<UploadRefused> for ApiError {
 impl From<OutputError> for ApiError {
     fn from(err: OutputError) -> Self {
         match &err {
-            OutputError::NotFound(_) => Self::not_found("output_not_found", err.to_string()),
-            OutputError::Io(_) | OutputError::Refused(_) => {
+            // It was there, or nothing would refer to it.
+            OutputError::NotFound(_) => {
+                log::error!("An output is gone: {}", error_chain(&err));
+                Self::new(StatusCode::BAD_GATEWAY, "output_lost", err.to_string())
+            }
+            OutputError::OtherBytes { .. } => {
+                log::error!("An output is not given out: {}", error_chain(&err));
+                Self::new(StatusCode::BAD_GATEWAY, "output_changed", err.to_string())
+            }
+            OutputError::Io(_) | OutputError::Refused(_) | OutputError::TooLarge { .. } => {
                 log::error!("An output could not be read: {}", error_chain(&err));
                 Self::new(
                     StatusCode::BAD_GATEWAY,

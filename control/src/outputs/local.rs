@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeMap,
     io,
+    ops::Range,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,13 +13,13 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use muster_shared::{
-    ids::{ExecutionId, NodeId},
+    ids::{Digest, Digester, ExecutionId, NodeId},
     time::Timestamp,
     wire::output_key,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-use super::{Download, OutputError, UPLOAD_URL_TTL, Upload};
+use super::{Declared, Look, OutputError, Pieces, Upload};
 use crate::keys::{Purpose, ServerKey, chance};
 
 /// How many bytes are read from a file at a time.
@@ -29,6 +31,7 @@ pub(crate) struct LocalStore {
     dir: PathBuf,
     server_url: String,
     key: ServerKey,
+    upload_url_ttl: Duration,
 }
 
 /// Why an upload was turned away. What was stored before stays as it was.
@@ -40,6 +43,8 @@ pub(crate) enum UploadRefused {
     Expired(Timestamp),
     #[error("{got} bytes came where {signed} were signed for")]
     WrongLength { signed: u64, got: u64 },
+    #[error("{got} came where {signed} was signed for")]
+    WrongDigest { signed: Digest, got: Digest },
     #[error("the upload was cut off, or nothing of it came for {} s", UPLOAD_STALL_MAX.as_secs())]
     CutOff,
     #[error("the output store")]
@@ -49,22 +54,36 @@ pub(crate) enum UploadRefused {
 impl LocalStore {
     pub(crate) const BUCKET: &'static str = "local";
 
-    pub(crate) const fn new(dir: PathBuf, server_url: String, key: ServerKey) -> Self {
-        Self { dir, server_url, key }
+    pub(crate) const fn new(
+        dir: PathBuf,
+        server_url: String,
+        key: ServerKey,
+        upload_url_ttl: Duration,
+    ) -> Self {
+        Self {
+            dir,
+            server_url,
+            key,
+            upload_url_ttl,
+        }
     }
 
-    pub(super) fn presign_upload(&self, key: &str, len: u64, now: Timestamp) -> Upload {
-        let expires = now.plus(UPLOAD_URL_TTL).as_millis();
+    pub(super) fn presign_upload(&self, key: &str, declared: Declared, now: Timestamp) -> Upload {
+        let Declared { bytes, sha256 } = declared;
+        let expires = now.plus(self.upload_url_ttl).as_millis();
         let signature = URL_SAFE_NO_PAD.encode(
             self.key
-                .mac(Purpose::OutputUrl, signed(key, len, expires).as_bytes()),
+                .mac(Purpose::OutputUrl, signed(key, declared, expires).as_bytes()),
         );
+        let sha256 = sha256
+            .map(|sha256| format!("&sha256={sha256}"))
+            .unwrap_or_default();
         Upload {
             url: format!(
-                "{}/v1/outputs/{key}?length={len}&expires={expires}&signature={signature}",
+                "{}/v1/outputs/{key}?length={bytes}{sha256}&expires={expires}&signature={signature}",
                 self.server_url
             ),
-            headers: BTreeMap::from([("content-length".to_owned(), len.to_string())]),
+            headers: BTreeMap::from([("content-length".to_owned(), bytes.to_string())]),
         }
     }
 
@@ -80,11 +99,14 @@ impl LocalStore {
         let tag = URL_SAFE_NO_PAD
             .decode(&claim.signature)
             .map_err(|_| UploadRefused::BadSignature)?;
-        if !self.key.holds(
-            Purpose::OutputUrl,
-            signed(&key, claim.length, claim.expires).as_bytes(),
-            &tag,
-        ) {
+        let declared = Declared {
+            bytes: claim.length,
+            sha256: claim.sha256.as_deref().and_then(|raw| raw.parse().ok()),
+        };
+        // What cannot be read as a digest was not signed either.
+        let readable = declared.sha256.is_some() == claim.sha256.is_some();
+        let signed = signed(&key, declared, claim.expires);
+        if !readable || !self.key.holds(Purpose::OutputUrl, signed.as_bytes(), &tag) {
             return Err(UploadRefused::BadSignature);
         }
         let expires = Timestamp::from_millis(claim.expires);
@@ -101,28 +123,41 @@ impl LocalStore {
             path,
             store: self.dir.clone(),
         };
-        write_exactly(&received.partial, claim.length, body).await?;
+        write_exactly(&received.partial, declared, body).await?;
         Ok(received)
     }
 
-    pub(super) async fn read(&self, key: &str) -> Result<Download, OutputError> {
-        let file = match tokio::fs::File::open(self.dir.join(key)).await {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                return Err(OutputError::NotFound(key.to_owned()));
-            }
-            opened => opened?,
-        };
-        let len = file.metadata().await?.len();
+    /// A file is looked at by its own marks: each that is put in place is a new one.
+    pub(super) async fn look(&self, key: &str) -> Result<Look, OutputError> {
+        let about = found(key, tokio::fs::metadata(self.dir.join(key)).await)?;
+        let (ino, ctime) = (about.ino(), (about.ctime(), about.ctime_nsec()));
+        let mark = format!("{}.{ino}.{}.{}", about.dev(), ctime.0, ctime.1);
+        Ok(Look {
+            bytes: about.len(),
+            sha256: None,
+            mark: Some(mark),
+        })
+    }
+
+    pub(super) async fn open(&self, key: &str, part: Option<Range<u64>>) -> Result<Pieces, OutputError> {
+        let mut file = found(key, tokio::fs::File::open(self.dir.join(key)).await)?;
+        let part = part.unwrap_or(0..u64::MAX);
+        file.seek(io::SeekFrom::Start(part.start)).await?;
+        let file = file.take(part.end - part.start);
         let chunks = futures_util::stream::try_unfold(file, |mut file| async {
             let mut chunk = vec![0; READ_CHUNK_BYTES];
             let n = file.read(&mut chunk).await?;
             chunk.truncate(n);
             Ok::<_, io::Error>((n > 0).then(|| (Bytes::from(chunk), file)))
         });
-        Ok(Download {
-            len: Some(len),
-            body: chunks.boxed(),
-        })
+        Ok(chunks.boxed())
+    }
+}
+
+fn found<T>(key: &str, asked: io::Result<T>) -> Result<T, OutputError> {
+    match asked {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Err(OutputError::NotFound(key.to_owned())),
+        asked => Ok(asked?),
     }
 }
 
@@ -160,17 +195,21 @@ impl Drop for Received {
 #[derive(serde::Deserialize)]
 pub(crate) struct UploadClaim {
     length: u64,
+    #[serde(default)]
+    sha256: Option<String>,
     expires: i64,
     signature: String,
 }
 
-fn signed(key: &str, len: u64, expires: i64) -> String {
-    format!("PUT\0{key}\0{len}\0{expires}")
+fn signed(key: &str, declared: Declared, expires: i64) -> String {
+    let Declared { bytes, sha256 } = declared;
+    let sha256 = sha256.map(|sha256| sha256.to_string()).unwrap_or_default();
+    format!("PUT\0{key}\0{bytes}\0{sha256}\0{expires}")
 }
 
 async fn write_exactly(
     path: &Path,
-    len: u64,
+    declared: Declared,
     mut body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
 ) -> Result<(), UploadRefused> {
     let mut file = tokio::fs::OpenOptions::new()
@@ -178,16 +217,22 @@ async fn write_exactly(
         .create_new(true)
         .open(path)
         .await?;
-    let mut got = 0;
+    let signed = declared.bytes;
+    let (mut got, mut digester) = (0, Digester::default());
     while let Some(chunk) = next_within(&mut body).await? {
         got += chunk.len() as u64;
-        if got > len {
-            return Err(UploadRefused::WrongLength { signed: len, got });
+        if got > signed {
+            return Err(UploadRefused::WrongLength { signed, got });
         }
+        digester.update(&chunk);
         file.write_all(&chunk).await?;
     }
-    if got != len {
-        return Err(UploadRefused::WrongLength { signed: len, got });
+    if got != signed {
+        return Err(UploadRefused::WrongLength { signed, got });
+    }
+    let got = digester.finish();
+    if let Some(signed) = declared.sha256.filter(|signed| *signed != got) {
+        return Err(UploadRefused::WrongDigest { signed, got });
     }
     file.flush().await?;
     Ok(file.sync_all().await?)
@@ -208,6 +253,8 @@ mod tests {
     use super::*;
     use crate::keys::DataDir;
 
+    const TTL: Duration = Duration::from_secs(60);
+
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
     }
@@ -224,7 +271,12 @@ mod tests {
         std::fs::create_dir(dir.path().join("secrets")).unwrap();
         let data = DataDir::new(dir.path());
         data.write_keys().unwrap();
-        let store = LocalStore::new(data.outputs(), "https://c".into(), data.server_key().unwrap());
+        let store = LocalStore::new(
+            data.outputs(),
+            "https://c".into(),
+            data.server_key().unwrap(),
+            TTL,
+        );
         Fixture {
             store,
             dir,
@@ -234,21 +286,21 @@ mod tests {
     }
 
     impl Fixture {
-        fn claim(&self, len: u64) -> UploadClaim {
+        fn claim(&self, bytes: u64) -> UploadClaim {
+            self.claim_of(Declared { bytes, sha256: None })
+        }
+
+        fn claim_of(&self, declared: Declared) -> UploadClaim {
             let url = self
                 .store
-                .presign_upload(&output_key(self.execution, self.node), len, at(0))
+                .presign_upload(&output_key(self.execution, self.node), declared, at(0))
                 .url;
             let query = url.split_once('?').unwrap().1;
-            let value = |name| {
-                query
-                    .split('&')
-                    .find_map(|p| p.strip_prefix(name))
-                    .unwrap()
-                    .to_owned()
-            };
+            let given = |name| query.split('&').find_map(|p| p.strip_prefix(name));
+            let value = |name| given(name).unwrap().to_owned();
             UploadClaim {
                 length: value("length=").parse().unwrap(),
+                sha256: given("sha256=").map(str::to_owned),
                 expires: value("expires=").parse().unwrap(),
                 signature: value("signature="),
             }
@@ -269,12 +321,13 @@ mod tests {
         }
 
         async fn stored(&self) -> Option<Vec<u8>> {
-            let download = self
-                .store
-                .read(&output_key(self.execution, self.node))
-                .await
-                .ok()?;
-            Some(download.body.map_ok(|b| b.to_vec()).try_concat().await.unwrap())
+            self.part(None).await
+        }
+
+        async fn part(&self, part: Option<Range<u64>>) -> Option<Vec<u8>> {
+            let key = output_key(self.execution, self.node);
+            let pieces = self.store.open(&key, part).await.ok()?;
+            Some(pieces.map_ok(|b| b.to_vec()).try_concat().await.unwrap())
         }
 
         fn leftovers(&self) -> usize {
@@ -333,10 +386,57 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_url_for_one_digest_takes_those_bytes_and_no_others() {
+        let fixture = fixture();
+        let sha256 = Some(Digest::of(b"hello"));
+        let claim = fixture.claim_of(Declared { bytes: 5, sha256 });
+        assert!(matches!(
+            fixture.put(&claim, b"hella", 1).await,
+            Err(UploadRefused::WrongDigest { .. })
+        ));
+        for altered in [None, Some(Digest::of(b"hella").to_string()), Some("x".to_owned())] {
+            let claim = UploadClaim {
+                sha256: altered,
+                ..fixture.claim_of(Declared { bytes: 5, sha256 })
+            };
+            assert!(matches!(
+                fixture.put(&claim, b"hella", 1).await,
+                Err(UploadRefused::BadSignature)
+            ));
+        }
+        let unbound = UploadClaim {
+            sha256: Some("x".to_owned()),
+            ..fixture.claim(5)
+        };
+        assert!(matches!(
+            fixture.put(&unbound, b"hella", 1).await,
+            Err(UploadRefused::BadSignature)
+        ));
+        assert!(fixture.stored().await.is_none());
+        assert_eq!(fixture.leftovers(), 0);
+        fixture.put(&claim, b"hello", 1).await.unwrap();
+        assert_eq!(fixture.stored().await.unwrap(), b"hello");
+        assert_eq!(fixture.part(Some(1..4)).await.unwrap(), b"ell");
+        assert_eq!(fixture.part(Some(4..5)).await.unwrap(), b"o");
+    }
+
+    #[tokio::test]
+    async fn what_is_put_in_place_again_is_another_object() {
+        let fixture = fixture();
+        let key = output_key(fixture.execution, fixture.node);
+        fixture.put(&fixture.claim(5), b"hello", 1).await.unwrap();
+        let first = fixture.store.look(&key).await.unwrap();
+        assert_eq!(first.bytes, 5);
+        assert_eq!(fixture.store.look(&key).await.unwrap().mark, first.mark);
+        fixture.put(&fixture.claim(5), b"hella", 1).await.unwrap();
+        assert_ne!(fixture.store.look(&key).await.unwrap().mark, first.mark);
+    }
+
+    #[tokio::test]
     async fn an_expired_or_altered_url_is_refused() {
         let fixture = fixture();
         let claim = fixture.claim(5);
-        let late = i64::try_from(UPLOAD_URL_TTL.as_millis()).unwrap();
+        let late = i64::try_from(TTL.as_millis()).unwrap();
         assert!(matches!(
             fixture.put(&claim, b"hello", late).await,
             Err(UploadRefused::Expired(_))

@@ -132,6 +132,8 @@ pub(crate) struct TargetState {
     pub(crate) callback_token_hash: Digest,
     /// Whether the domain takes no report without the invocation's token.
     pub(crate) callback_token_required: bool,
+    pub(crate) output: Option<OutputRef>,
+    pub(crate) output_error: Option<String>,
 }
 
 /// One step of one invocation, decided from the status it was read in.
@@ -144,6 +146,24 @@ pub(crate) struct Advance<'a> {
     pub(crate) error: Option<&'a str>,
     pub(crate) output: Option<&'a OutputRef>,
     pub(crate) output_bytes: Option<u64>,
+    pub(crate) output_total_bytes: Option<u64>,
+    pub(crate) output_error: Option<&'a str>,
+}
+
+/// News of the output of an invocation that has ended without it: the output, or why it is not here.
+pub(crate) struct LateOutput<'a> {
+    pub(crate) execution: ExecutionId,
+    pub(crate) node: NodeId,
+    pub(crate) output: Option<&'a OutputRef>,
+    pub(crate) output_bytes: Option<u64>,
+    pub(crate) output_total_bytes: Option<u64>,
+    pub(crate) output_error: Option<&'a str>,
+}
+
+/// An output as it is given out.
+pub(crate) struct KeptOutput {
+    pub(crate) output: OutputRef,
+    pub(crate) node_name: String,
 }
 
 /// An execution in which a deadline may have passed.
@@ -160,6 +180,19 @@ pub(crate) struct ListFilter<'a> {
     pub(crate) action: Option<&'a str>,
     /// Only executions before this one, newest first.
     pub(crate) before: Option<(Timestamp, ExecutionId)>,
+}
+
+macro_rules! targets_query {
+    ($further:literal) => {
+        concat!(
+            "SELECT t.execution_id, t.node_id, t.status, t.created_ms, t.updated_ms, t.exit_code, t.error, t.started_ms,
+                    t.ended_ms, t.output_bytes, t.output_total_bytes, t.output_error, t.cancel_requested_ms,
+                    t.released_ms, t.deliver_by_ms, t.expires_ms, t.rollout_position, node.name AS node_name",
+            $further,
+            " FROM action_execution_target t JOIN node ON node.id = t.node_id
+             WHERE t.execution_id = $1 ORDER BY node.name, t.node_id"
+        )
+    };
 }
 
 const COUNT_LIVE: &str =
@@ -284,7 +317,8 @@ impl Tx {
             "UPDATE action_execution_target
              SET status = $4, exit_code = $5, error = $6, output_ref = $7, updated_ms = $8,
                  output_bytes = coalesce($9, output_bytes),
-                 started_ms = coalesce(started_ms, $10), ended_ms = $11
+                 started_ms = coalesce(started_ms, $10), ended_ms = $11,
+                 output_total_bytes = $12, output_error = $13
              WHERE execution_id = $1 AND node_id = $2 AND status = $3 AND released_ms IS NOT NULL",
         )
         .bind(step.execution.uuid())
@@ -295,9 +329,11 @@ impl Tx {
         .bind(step.error)
         .bind(step.output.map(to_json))
         .bind(now.as_millis())
-        .bind(step.output_bytes.and_then(|n| i64::try_from(n).ok()))
+        .bind(step.output_bytes.map(to_i64))
         .bind(started)
         .bind(ended)
+        .bind(step.output_total_bytes.map(to_i64))
+        .bind(step.output_error)
         .execute(&mut *self.0)
         .await?;
         if moved.rows_affected() == 0 {
@@ -359,11 +395,36 @@ impl Tx {
         bytes: u64,
     ) -> Result<(), StoreError> {
         sqlx::query(
-            "UPDATE action_execution_target SET output_bytes = $3 WHERE execution_id = $1 AND node_id = $2",
+            "UPDATE action_execution_target SET output_bytes = $3
+             WHERE execution_id = $1 AND node_id = $2 AND output_ref IS NULL",
         )
         .bind(execution.uuid())
         .bind(node.uuid())
-        .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+        .bind(to_i64(bytes))
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes what follows an end that was told without its output. An output that is here stays.
+    pub(crate) async fn late_output(
+        &mut self,
+        late: &LateOutput<'_>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE action_execution_target
+             SET output_ref = $3, output_bytes = coalesce($4, output_bytes),
+                 output_total_bytes = coalesce($5, output_total_bytes), output_error = $6, updated_ms = $7
+             WHERE execution_id = $1 AND node_id = $2 AND output_ref IS NULL",
+        )
+        .bind(late.execution.uuid())
+        .bind(late.node.uuid())
+        .bind(late.output.map(to_json))
+        .bind(late.output_bytes.map(to_i64))
+        .bind(late.output_total_bytes.map(to_i64))
+        .bind(late.output_error)
+        .bind(now.as_millis())
         .execute(&mut *self.0)
         .await?;
         Ok(())
@@ -510,8 +571,13 @@ fn push_passed(query: &mut QueryBuilder<Sqlite>, deadline: Deadline, by: Timesta
     query.push_bind(by.as_millis());
 }
 
+fn to_i64(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 const TARGET_STATE: &str =
-    "SELECT t.execution_id, t.status, t.released_ms, t.callback_token_hash, domain.callback_token_required
+    "SELECT t.execution_id, t.status, t.released_ms, t.callback_token_hash, t.output_ref, t.output_error,
+            domain.callback_token_required
      FROM action_execution_target t
      JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
      WHERE t.execution_id = $1 AND t.node_id = $2";
@@ -523,6 +589,8 @@ fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
         held: row.at_opt("released_ms")?.is_none(),
         callback_token_hash: row.digest("callback_token_hash")?,
         callback_token_required: row.get("callback_token_required")?,
+        output: row.json_opt("output_ref")?,
+        output_error: row.get("output_error")?,
     })
 }
 
@@ -534,6 +602,10 @@ pub(super) fn push_statuses(query: &mut QueryBuilder<Sqlite>, statuses: &[Status
     }
     query.push(")");
 }
+
+/// The bytes of inline output are read only by whom they are for.
+const TARGETS: &str = targets_query!("");
+const TARGETS_WITH_OUTPUT: &str = targets_query!(", t.output_ref");
 
 /// Which targets a read shows, and whether with the bytes of inline output.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -565,21 +637,27 @@ impl Store {
         row.map(|row| target_state(&row)).transpose()
     }
 
-    /// Where the output of an invocation is; `None` when it has none, or does not exist.
+    /// The output of an invocation; `None` when it has none, or does not exist.
     pub(crate) async fn output_of(
         &self,
         execution: ExecutionId,
         node: NodeId,
-    ) -> Result<Option<OutputRef>, StoreError> {
+    ) -> Result<Option<KeptOutput>, StoreError> {
         let row = sqlx::query(
-            "SELECT execution_id, output_ref FROM action_execution_target WHERE execution_id = $1 AND node_id = $2",
+            "SELECT t.execution_id, t.output_ref, node.name AS node_name
+             FROM action_execution_target t JOIN node ON node.id = t.node_id
+             WHERE t.execution_id = $1 AND t.node_id = $2 AND t.output_ref IS NOT NULL",
         )
         .bind(execution.uuid())
         .bind(node.uuid())
         .fetch_optional(&self.read)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        Ok(Reader::new(&row, "action_execution_target", "execution_id").json_opt("output_ref")?)
+        let row = Reader::new(&row, "action_execution_target", "execution_id");
+        Ok(Some(KeptOutput {
+            output: row.json("output_ref")?,
+            node_name: row.get("node_name")?,
+        }))
     }
 
     pub(crate) async fn execution_exists(&self, execution: ExecutionId) -> Result<bool, StoreError> {
@@ -627,10 +705,10 @@ impl Store {
         let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
             return Ok(None);
         };
-        let rows = sqlx::query(
-            "SELECT t.*, node.name AS node_name FROM action_execution_target t JOIN node ON node.id = t.node_id
-             WHERE t.execution_id = $1 ORDER BY node.name, t.node_id",
-        )
+        let rows = sqlx::query(match detail {
+            Detail::WithOutput => TARGETS_WITH_OUTPUT,
+            Detail::WithoutOutput => TARGETS,
+        })
         .bind(id.uuid())
         .fetch_all(&mut *snapshot)
         .await?;
@@ -810,6 +888,12 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
     );
     let status: Status = row.parsed("status")?;
     let has_its_own = deliver_by != expires_at || row.get::<Option<i64>>("rollout_position")?.is_some();
+    let count = |column| {
+        Ok(row
+            .get::<Option<i64>>(column)?
+            .and_then(|n| u64::try_from(n).ok()))
+    };
+    let (output_bytes, output_total_bytes) = (count("output_bytes")?, count("output_total_bytes")?);
     Ok(ExecutionTarget {
         node_id: row.id("node_id")?,
         status,
@@ -821,9 +905,10 @@ fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, Corru
         error: row.get("error")?,
         started_at: row.at_opt("started_ms")?,
         ended_at: row.at_opt("ended_ms")?,
-        output_bytes: row
-            .get::<Option<i64>>("output_bytes")?
-            .and_then(|n| u64::try_from(n).ok()),
+        output_bytes,
+        output_total_bytes,
+        output_truncated: output_total_bytes > output_bytes,
+        output_error: row.get("output_error")?,
         cancel_requested_at: row.at_opt("cancel_requested_ms")?,
         held: released_at.is_none() && !status.is_terminal(),
         released_at: released_at.filter(|_| has_its_own),
