@@ -12,6 +12,7 @@ pub mod daemon;
 pub mod fake_control;
 pub mod lossy;
 pub mod musterd;
+pub mod oidc;
 pub mod operator;
 pub mod s3;
 pub mod sse;
