@@ -10,6 +10,7 @@ use crate::{
     executions, exit,
     grant::GrantArgs,
     hooks::HooksArgs,
+    login::LoginArgs,
     nodes::{self, NodeCommand},
     render::Format,
     run::RunArgs,
@@ -73,6 +74,12 @@ pub(crate) enum Command {
     /// Keep servers, projects and tokens under names
     #[command(subcommand)]
     Context(ContextCommand),
+    /// Sign in at the OIDC issuer that control trusts, and keep the login in the context
+    Login(LoginArgs),
+    /// Take the context's login back at the issuer, and forget it
+    Logout,
+    /// Show whom control takes you for
+    Whoami,
     /// Show the versions of this program and of control
     Version,
 }

@@ -8,11 +8,13 @@ use muster_shared::{
 };
 use reqwest::{
     Method, Response, StatusCode, Url,
-    header::{AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER},
+    header::{AUTHORIZATION, RANGE, RETRY_AFTER},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    contexts_file::Secret,
+    credential::Credential,
     failure::Failure,
     reach::{self, Peer},
     render,
@@ -35,7 +37,7 @@ const PROBLEM_BYTES_MAX: usize = 256 * 1024;
 pub(crate) struct Client {
     http: reqwest::Client,
     peer: Peer,
-    authorization: Option<HeaderValue>,
+    credential: Credential,
 }
 
 /// A request without the answer it was for.
@@ -98,6 +100,20 @@ impl Route {
 impl Client {
     /// `authorized` is false for what control tells anybody.
     pub(crate) fn new(settings: &Settings, authorized: bool) -> Result<Self, Failure> {
+        let credential = if authorized {
+            Credential::of(settings)?
+        } else {
+            Credential::Nobody
+        };
+        Self::carrying(settings, credential)
+    }
+
+    /// For a token that is kept nowhere yet.
+    pub(crate) fn with_token(settings: &Settings, token: &Secret) -> Result<Self, Failure> {
+        Self::carrying(settings, Credential::token(token)?)
+    }
+
+    fn carrying(settings: &Settings, credential: Credential) -> Result<Self, Failure> {
         let server = settings.server()?;
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
@@ -118,11 +134,10 @@ impl Client {
         let http = builder
             .build()
             .map_err(|err| Failure::Unexpected(format!("the HTTP client cannot be set up: {err}")))?;
-        let authorization = if authorized { Some(bearer(settings)?) } else { None };
         Ok(Self {
             http,
             peer: Peer { server, ca_file },
-            authorization,
+            credential,
         })
     }
 
@@ -186,7 +201,7 @@ impl Client {
 
     /// A body of any length, to be read piece by piece.
     pub(crate) async fn open(&self, route: &Route, last_event: Option<i64>) -> Result<Response, Failure> {
-        let mut request = self.request(Method::GET, route);
+        let mut request = self.request(Method::GET, route).await?;
         if let Some(id) = last_event {
             request = request.header("Last-Event-ID", id);
         }
@@ -198,7 +213,9 @@ impl Client {
         let response = tokio::time::timeout(REQUEST_TIMEOUT, request.send())
             .await
             .map_err(|_| Failure::Unreachable(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())))?;
-        accepted(response.map_err(|err| self.lost(&err))?).await
+        accepted(response.map_err(|err| self.lost(&err))?)
+            .await
+            .map_err(|failure| self.about_login(failure))
     }
 
     /// Hands a body, or the part of it that `range` names, over piece by piece, for as long as `take` wants more.
@@ -208,7 +225,7 @@ impl Client {
         range: Option<&str>,
         mut take: impl FnMut(&[u8]) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let mut request = self.request(Method::GET, route);
+        let mut request = self.request(Method::GET, route).await?;
         if let Some(range) = range {
             request = request.header(RANGE, range);
         }
@@ -284,7 +301,13 @@ impl Client {
         key: Option<&str>,
     ) -> Result<T, Missed> {
         let changes = method != Method::GET;
-        let mut request = self.request(method, route).timeout(REQUEST_TIMEOUT);
+        let request = self.request(method, route).await;
+        let mut request = request
+            .map_err(|failure| Missed {
+                failure,
+                maybe_done: false,
+            })?
+            .timeout(REQUEST_TIMEOUT);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -306,7 +329,9 @@ impl Client {
             failure,
             maybe_done: changes && gateway,
         };
-        let response = accepted(response).await.map_err(refused)?;
+        let response = accepted(response)
+            .await
+            .map_err(|failure| refused(self.about_login(failure)))?;
         let path = response.url().path().to_owned();
         let bytes = response.bytes().await.map_err(failed)?;
         serde_json::from_slice(&bytes).map_err(|err| {
@@ -316,21 +341,24 @@ impl Client {
         })
     }
 
-    fn request(&self, method: Method, route: &Route) -> reqwest::RequestBuilder {
+    async fn request(&self, method: Method, route: &Route) -> Result<reqwest::RequestBuilder, Failure> {
         let request = self.http.request(method, route.url(&self.peer.server));
-        match &self.authorization {
-            Some(value) => request.header(AUTHORIZATION, value.clone()),
+        Ok(match self.credential.header().await? {
+            Some(value) => request.header(AUTHORIZATION, value),
             None => request,
-        }
+        })
     }
-}
 
-fn bearer(settings: &Settings) -> Result<HeaderValue, Failure> {
-    let token = settings.token()?;
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-        .map_err(|_| Failure::Usage("the token has a character that no header can carry".to_owned()))?;
-    value.set_sensitive(true);
-    Ok(value)
+    /// A login that control does not take is remedied by another.
+    fn about_login(&self, mut failure: Failure) -> Failure {
+        if let Failure::Refused { problem, .. } = &mut failure
+            && problem.status == 401
+            && self.credential.is_login()
+        {
+            problem.detail.push_str("; sign in again: muster login");
+        }
+        failure
+    }
 }
 
 /// A 2xx answer, or the refusal in its stead.

@@ -44,10 +44,15 @@ struct Shown<'a> {
     project: Option<&'a str>,
     ca_file: Option<String>,
     has_token: bool,
+    has_login: bool,
 }
 
-pub(crate) fn run(session: &Session, command: ContextCommand) -> Result<Exit, Failure> {
+pub(crate) async fn run(session: &Session, command: ContextCommand) -> Result<Exit, Failure> {
     let path = session.contexts_path()?;
+    let _lock = match &command {
+        ContextCommand::List => None,
+        ContextCommand::Use { .. } | ContextCommand::Set(_) => Some(Contexts::lock(&path).await?),
+    };
     let mut contexts = Contexts::load(&path)?;
     match command {
         ContextCommand::List => {
@@ -96,6 +101,7 @@ fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<
     }
     if token.is_some() {
         context.token = token;
+        context.login = None;
     }
     Ok(())
 }
@@ -119,6 +125,7 @@ fn shown(contexts: &Contexts) -> Vec<Shown<'_>> {
             project: context.project.as_deref(),
             ca_file: context.ca_file.as_ref().map(|path| path.display().to_string()),
             has_token: context.token.is_some(),
+            has_login: context.login.is_some(),
         })
         .collect()
 }
@@ -135,7 +142,14 @@ fn table(contexts: &[Shown<'_>], _wide: bool) -> Table {
             context.name.into(),
             context.server.into(),
             context.project.into(),
-            if context.has_token { "kept" } else { "-" }.into(),
+            if context.has_login {
+                "login"
+            } else if context.has_token {
+                "kept"
+            } else {
+                "-"
+            }
+            .into(),
             context.ca_file.as_deref().into(),
         ]);
     }

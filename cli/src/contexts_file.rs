@@ -8,9 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_shared::{access::AudienceParameter, time::Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, issuer::Tokens};
 
 /// No token is longer, with its line break.
 const TOKEN_BYTES_MAX: u64 = 16 * 1024;
@@ -62,6 +63,35 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A person's sign-in at an issuer, and what renewing it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Login {
+    pub(crate) issuer: String,
+    pub(crate) client_id: String,
+    pub(crate) audience: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) audience_parameter: Option<AudienceParameter>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) access_token: Secret,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refresh_token: Option<Secret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_at: Option<Timestamp>,
+}
+
+impl Login {
+    /// Takes new tokens. An issuer that sends no new refresh token lets the old one count on.
+    pub(crate) fn take(&mut self, tokens: Tokens, now: Timestamp) {
+        self.expires_at = tokens.expire_at(now);
+        self.access_token = tokens.access_token;
+        if tokens.refresh_token.is_some() {
+            self.refresh_token = tokens.refresh_token;
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
@@ -73,6 +103,9 @@ pub(crate) struct Context {
     pub(crate) ca_file: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) project: Option<String>,
+    /// Instead of a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) login: Option<Login>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +128,27 @@ impl Contexts {
             };
             Failure::Usage(format!("no context is named {name:?} (known: {known})"))
         })
+    }
+
+    /// Keeps every other process from changing the file until the lock is dropped.
+    pub(crate) async fn lock(path: &Path) -> Result<fs::File, Failure> {
+        let lock = path.with_extension("lock");
+        let doing = Failure::local(format!("locking {}", lock.display()));
+        let locked = tokio::task::spawn_blocking(move || {
+            if let Some(dir) = lock.parent() {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            }
+            let mut options = fs::OpenOptions::new();
+            let file = options
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .open(&lock)?;
+            file.lock()?;
+            Ok(file)
+        });
+        locked.await.map_err(io::Error::other).flatten().map_err(doing)
     }
 
     /// A file that is not there holds no contexts.
@@ -141,6 +195,19 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&fresh);
     }
     written
+}
+
+/// Where the file is.
+pub(crate) fn path() -> Result<PathBuf, Failure> {
+    let set = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    set("XDG_CONFIG_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".config")))
+        .map(|config| config.join("muster/config.toml"))
+        .ok_or_else(|| Failure::Usage("neither XDG_CONFIG_HOME nor HOME says where contexts are".to_owned()))
 }
 
 /// Whether others than its owner may read the file.

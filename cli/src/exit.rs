@@ -40,11 +40,11 @@ impl Exit {
             Self::Usage => "the command line, the environment or the context file is wrong; nothing was sent",
             Self::SomeFailed => "an invocation failed or was cancelled",
             Self::SomeTimedOut => "an invocation timed out (whatever else failed)",
-            Self::Refused => "control refused, or there is no such thing",
+            Self::Refused => "control or the issuer refused, or there is no such thing",
             Self::NoMatch => "no node matched, or none passed the gates",
-            Self::Unreachable => "control cannot be reached, or its certificate does not hold",
+            Self::Unreachable => "control or the issuer cannot be reached, or its certificate does not hold",
             Self::WaitOver => "--wait-timeout ended the waiting; the execution goes on",
-            Self::Interrupted => "interrupted while waiting; the execution goes on",
+            Self::Interrupted => "interrupted while waiting; an execution goes on",
         }
     }
 

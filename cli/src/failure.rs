@@ -25,6 +25,10 @@ pub(crate) enum Failure {
     Unreachable(String),
     /// Somebody answered whose certificate does not hold; asking again does not help.
     Untrusted(String),
+    /// The issuer does not answer; asking again may help.
+    IssuerUnreachable(String),
+    /// There is no login, or it has ended.
+    NotSignedIn(String),
     /// An answer that this program does not understand.
     Unexpected(String),
     /// Something on this machine went wrong.
@@ -58,12 +62,13 @@ impl Failure {
     /// Whether the same question may well be answered in a moment.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::IssuerUnreachable(_) => true,
             Self::Refused { problem, .. } => matches!(problem.status, 408 | 425 | 429 | 500..=599),
             Self::Usage(_)
             | Self::NoSuch(_)
             | Self::NoMatch(_)
             | Self::Untrusted(_)
+            | Self::NotSignedIn(_)
             | Self::Unexpected(_)
             | Self::Local { .. }
             | Self::WaitOver { .. }
@@ -83,6 +88,8 @@ impl Failure {
             | Self::NoMatch(_)
             | Self::Unreachable(_)
             | Self::Untrusted(_)
+            | Self::IssuerUnreachable(_)
+            | Self::NotSignedIn(_)
             | Self::Unexpected(_)
             | Self::Local { .. }
             | Self::WaitOver { .. }
@@ -99,9 +106,9 @@ impl Failure {
         match self {
             Self::Usage(_) => Exit::Usage,
             Self::Refused { problem, .. } => problem::exit(problem),
-            Self::NoSuch(_) => Exit::Refused,
+            Self::NoSuch(_) | Self::NotSignedIn(_) => Exit::Refused,
             Self::NoMatch(_) => Exit::NoMatch,
-            Self::Unreachable(_) | Self::Untrusted(_) => Exit::Unreachable,
+            Self::Unreachable(_) | Self::Untrusted(_) | Self::IssuerUnreachable(_) => Exit::Unreachable,
             Self::Unexpected(_) | Self::Local { .. } => Exit::Other,
             Self::WaitOver { .. } => Exit::WaitOver,
             Self::Interrupted { .. } => Exit::Interrupted,
@@ -120,6 +127,8 @@ impl Failure {
                 write!(words, "{}", problem::explain(problem, selector.as_deref()))
             }
             Self::Unreachable(why) | Self::Untrusted(why) => write!(words, "cannot reach control: {why}"),
+            Self::IssuerUnreachable(why) => write!(words, "cannot reach the issuer: {why}"),
+            Self::NotSignedIn(why) => write!(words, "not signed in: {why}"),
             Self::Unexpected(what) => write!(words, "unexpected answer: {what}"),
             Self::Local { doing, err } => write!(words, "{doing}: {err}"),
             Self::WaitOver { execution, limit } => write!(

@@ -9,6 +9,7 @@ mod audit;
 mod client;
 mod contexts;
 mod contexts_file;
+mod credential;
 mod execution;
 mod execution_cancel;
 mod execution_output;
@@ -20,6 +21,8 @@ mod failure;
 mod follow;
 mod grant;
 mod hooks;
+mod issuer;
+mod login;
 mod lookup;
 mod nodes;
 mod params;
@@ -103,7 +106,10 @@ async fn obey(session: &Session, command: Command) -> Result<Exit, Failure> {
         Command::Tokens(command) => tokens::run(session, command).await,
         Command::Grant(args) => grant::run(session, args).await,
         Command::Audit(command) => audit::run(session, command).await,
-        Command::Context(command) => contexts::run(session, command),
+        Command::Context(command) => contexts::run(session, command).await,
+        Command::Login(args) => login::login(session, args).await,
+        Command::Logout => login::logout(session).await,
+        Command::Whoami => login::whoami(session).await,
         Command::Version => version::run(session).await,
     }
 }

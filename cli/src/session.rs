@@ -36,17 +36,7 @@ impl Session {
     }
 
     pub(crate) fn contexts_path(&self) -> Result<PathBuf, Failure> {
-        let set = |name| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
-        set("XDG_CONFIG_HOME")
-            .or_else(|| set("HOME").map(|home| home.join(".config")))
-            .map(|config| config.join("muster/config.toml"))
-            .ok_or_else(|| {
-                Failure::Usage("neither XDG_CONFIG_HOME nor HOME says where contexts are".to_owned())
-            })
+        contexts_file::path()
     }
 
     /// Control and the project in it, as nearly every command needs them.

@@ -8,7 +8,7 @@ use muster_shared::ids::ProjectId;
 use reqwest::Url;
 
 use crate::{
-    contexts_file::{Context, Contexts, Secret},
+    contexts_file::{Context, Contexts, Login, Secret},
     failure::Failure,
 };
 
@@ -43,6 +43,7 @@ enum Token {
     Text(String),
     File(PathBuf),
     Kept(Secret),
+    Login { context: String, login: Box<Login> },
 }
 
 /// What was given, each piece from the first place that gives it.
@@ -92,8 +93,12 @@ impl Settings {
             })
         };
         let kept = || {
+            let login = context.login.map(|login| Token::Login {
+                context: name.clone(),
+                login: Box::new(login),
+            });
             Some(Given {
-                value: Token::Kept(context.token?),
+                value: login.or_else(|| context.token.map(Token::Kept))?,
                 origin: of_context.clone(),
             })
         };
@@ -140,11 +145,20 @@ impl Settings {
             .map_err(|_| Failure::Usage(format!("{value:?} from {origin} is not a project's id")))
     }
 
+    /// The login that counts, with the name of its context, where nothing was given before it.
+    pub(crate) fn login(&self) -> Option<(&str, &Login)> {
+        match &self.token.as_ref()?.value {
+            Token::Login { context, login } => Some((context, login)),
+            Token::Text(_) | Token::File(_) | Token::Kept(_) => None,
+        }
+    }
+
     pub(crate) fn token(&self) -> Result<Secret, Failure> {
         let Some(Given { value, origin }) = &self.token else {
             return Err(Failure::Usage(
                 "no token is given: set MUSTER_TOKEN_FILE or MUSTER_TOKEN, or keep one with\n  \
-                 muster context set NAME --token-file FILE"
+                 muster context set NAME --token-file FILE\nor, where control has an issuer, sign in with\n  \
+                 muster login"
                     .to_owned(),
             ));
         };
@@ -152,6 +166,7 @@ impl Settings {
             Token::Text(text) => Secret::parse(text, origin),
             Token::File(path) => Secret::of_file(path, origin),
             Token::Kept(secret) => Secret::parse(secret.expose(), origin),
+            Token::Login { login, .. } => Ok(login.access_token.clone()),
         }
     }
 }

@@ -12,6 +12,7 @@ fn contexts() -> Contexts {
             server: Some(format!("https://{name}:1")),
             token: Some(Secret::parse(&format!("{name}-token"), "a test").unwrap()),
             ca_file: Some(format!("/{name}.pem").into()),
+            login: None,
             project: Some(PROJECT.into()),
         };
         contexts.contexts.insert(name.into(), context);

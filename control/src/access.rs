@@ -167,7 +167,7 @@ async fn is_operated(tx: &mut Tx, domain: DomainId, now: Timestamp) -> Result<bo
     let live = tx.live_operator_tokens(now).await?;
     Ok(live.into_iter().any(|token| {
         tuples
-            .grants_of(&token_resource(token))
+            .grants_of([&*token_resource(token)])
             .may_operate_domain(domain)
     }))
 }
@@ -335,7 +335,10 @@ pub(crate) async fn check(
     let grants = if subject == by {
         own.clone()
     } else {
-        Grants::of(&subject, &control.store.tuples_about(&subject).await?)
+        Grants::of(
+            &subject,
+            &control.store.tuples_about(std::slice::from_ref(&subject)).await?,
+        )
     };
     let (allowed, path) = grants.decide(&request.relation, &home);
     if allowed {

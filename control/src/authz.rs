@@ -20,6 +20,9 @@ pub(crate) const EXCLUDED: &str = "excluded";
 pub(crate) const GROUP_DEPTH_MAX: usize = 8;
 /// The longest name of a user or group, in bytes.
 const NAME_LEN_MAX: usize = 128;
+/// What the names of an issuer's groups begin with. No group of a domain can be called so, and no tuple can put a member
+/// in: who is in it is the issuer's to say.
+const ISSUED: &str = "oidc/";
 
 pub(crate) fn domain(id: DomainId) -> String {
     format!("domain:{id}")
@@ -38,9 +41,14 @@ pub(crate) fn notation(resource: &str, relation: &str, subject: &str) -> String 
 /// A text that is no subject or resource.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadShape {
-    #[error("subject is {0:?}; it must be user:NAME, group:NAME#member or token:UUID")]
+    #[error(
+        "subject is {0:?}; it must be user:NAME, group:NAME#member, group:oidc/NAME#member or token:UUID"
+    )]
     Subject(String),
-    #[error("resource is {0:?}; it must be domain:UUID, project:UUID, resource:NODE_UUID or group:NAME")]
+    #[error(
+        "resource is {0:?}; it must be domain:UUID, project:UUID, resource:NODE_UUID or group:NAME (who is in \
+         group:oidc/NAME is the issuer's to say)"
+    )]
     Resource(String),
 }
 
@@ -81,14 +89,36 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(plain)
 }
 
+/// Issuers also call users `auth0|5f7c` and groups `/ops/web`.
+fn is_issued_name(name: &str) -> bool {
+    let plain = |b: u8| {
+        b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'@' | b'+' | b'/' | b'|' | b':')
+    };
+    (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// The subject of an issuer's user; `None` for a name that no tuple could hold.
+pub(crate) fn issued_user(name: &str) -> Option<String> {
+    is_issued_name(name).then(|| format!("user:{name}"))
+}
+
+/// The members of an issuer's group; `None` for a name that no tuple could hold.
+pub(crate) fn issued_group(name: &str) -> Option<String> {
+    is_issued_name(name).then(|| format!("group:{ISSUED}{name}#{MEMBER}"))
+}
+
 impl FromStr for Subject {
     type Err = BadShape;
     fn from_str(raw: &str) -> Result<Self, BadShape> {
         let bad = || BadShape::Subject(raw.to_owned());
         match raw.split_once(':').ok_or_else(bad)? {
-            ("user", name) if is_name(name) => Ok(Self::User(name.to_owned())),
+            ("user", name) if is_issued_name(name) => Ok(Self::User(name.to_owned())),
             ("group", rest) => match rest.split_once('#') {
-                Some((name, MEMBER)) if is_name(name) => Ok(Self::Members(name.to_owned())),
+                Some((name, MEMBER))
+                    if is_name(name) || name.strip_prefix(ISSUED).is_some_and(is_issued_name) =>
+                {
+                    Ok(Self::Members(name.to_owned()))
+                }
                 Some(_) | None => Err(bad()),
             },
             ("token", id) => id.parse().map(Self::Token).map_err(|_| bad()),
@@ -242,12 +272,15 @@ impl<'t> Tuples<'t> {
         Self(by_subject)
     }
 
-    /// Follows the subject through its groups. A group counts in the domain that made it, and in no other.
-    pub(crate) fn grants_of(&self, subject: &str) -> Grants {
+    /// Follows the subjects of one caller through their groups. A group counts in the domain that made it, and in no
+    /// other; an issuer's group is made by no domain, and each may grant it what is its own.
+    pub(crate) fn grants_of<'s>(&self, subjects: impl IntoIterator<Item = &'s str>) -> Grants {
         let mut grants = HashMap::new();
         let mut seen = HashSet::new();
-        let mut frontier: Vec<(Option<DomainId>, String, Vec<String>)> =
-            vec![(None, subject.to_owned(), Vec::new())];
+        let mut frontier: Vec<(Option<DomainId>, String, Vec<String>)> = subjects
+            .into_iter()
+            .map(|subject| (None, subject.to_owned(), Vec::new()))
+            .collect();
         for _ in 0..=GROUP_DEPTH_MAX {
             let mut outer = Vec::new();
             for (domain, held, path) in frontier {
@@ -275,7 +308,12 @@ impl<'t> Tuples<'t> {
 
 impl Grants {
     pub(crate) fn of(subject: &str, tuples: &[Tuple]) -> Self {
-        Tuples::new(tuples).grants_of(subject)
+        Tuples::new(tuples).grants_of([subject])
+    }
+
+    /// What a caller was granted by all the names that it has.
+    pub(crate) fn of_all(subjects: &[String], tuples: &[Tuple]) -> Self {
+        Tuples::new(tuples).grants_of(subjects.iter().map(String::as_str))
     }
 
     fn has(&self, relation: &str, resource: &str) -> bool {
@@ -432,6 +470,46 @@ mod tests {
     }
 
     #[test]
+    fn an_issuers_group_is_its_own_in_every_domain_and_mixes_with_none() {
+        let tuples = [
+            tuple(1, "group:oidc/ops#member", "operator", &domain(id(1))),
+            tuple(1, "group:oidc/ops#member", MEMBER, "group:web"),
+            tuple(1, "group:web#member", "operator", &project(id(2))),
+            tuple(9, "group:ops#member", "operator", &domain(id(9))),
+            tuple(9, "group:web#member", "operator", &project(id(8))),
+            tuple(9, "group:oidc/out#member", EXCLUDED, &domain(id(9))),
+            tuple(9, "user:eve", "operator", &domain(id(9))),
+        ];
+        let of = |subjects: &[&str]| {
+            let subjects: Vec<_> = subjects.iter().map(|&s| s.to_owned()).collect();
+            Grants::of_all(&subjects, &tuples)
+        };
+        let ops = issued_group("ops").unwrap();
+        let eve = of(&["user:eve", &ops]);
+        assert!(eve.may_operate_domain(id(1)) && eve.may_operate(id(1), id(2)));
+        assert!(eve.may_operate_domain(id(9)));
+        assert!(
+            !eve.may_operate(id(7), id(8)),
+            "a group of one domain is none in another"
+        );
+        assert!(!of(&["user:bob", &ops]).may_operate_domain(id(9)));
+        assert!(!of(&["user:eve", "group:oidc/out#member"]).may_operate_domain(id(9)));
+        assert!(!of(&["user:bob"]).may_operate_domain(id(1)));
+    }
+
+    #[test]
+    fn a_name_of_an_issuer_is_taken_as_it_is_or_not_at_all() {
+        assert_eq!(issued_user("auth0|5f7c").as_deref(), Some("user:auth0|5f7c"));
+        assert_eq!(
+            issued_group("/ops/web").as_deref(),
+            Some("group:oidc//ops/web#member")
+        );
+        for name in ["", "a b", "a#member", "a\n", "ä", &"x".repeat(NAME_LEN_MAX + 1)] {
+            assert_eq!((issued_user(name), issued_group(name)), (None, None), "{name:?}");
+        }
+    }
+
+    #[test]
     fn a_circle_of_groups_ends_and_depth_is_bounded() {
         let circle = [
             tuple(1, "token:x", MEMBER, "group:a"),
@@ -486,7 +564,13 @@ mod tests {
     #[test]
     fn only_the_published_shapes_are_subjects_and_resources() {
         let uuid = "0198c5f0-0000-7000-8000-000000000000";
-        for raw in ["user:a.b@c", "group:ops#member", &format!("token:{uuid}")] {
+        for raw in [
+            "user:a.b@c",
+            "user:auth0|1",
+            "group:ops#member",
+            "group:oidc//ops/web#member",
+            &format!("token:{uuid}"),
+        ] {
             assert_eq!(raw.parse::<Subject>().unwrap().to_string(), raw);
         }
         for raw in [
@@ -496,6 +580,8 @@ mod tests {
             "group:ops",
             "group:#member",
             "group:a#owner",
+            "group:a/b#member",
+            "group:oidc/#member",
             "token:x",
             "node:x",
             "user",
@@ -510,7 +596,14 @@ mod tests {
         ] {
             assert_eq!(raw.parse::<Resource>().unwrap().to_string(), raw);
         }
-        for raw in ["", "domain:x", "group:ops#member", "project:", "user:a"] {
+        for raw in [
+            "",
+            "domain:x",
+            "group:ops#member",
+            "group:oidc/ops",
+            "project:",
+            "user:a",
+        ] {
             assert!(raw.parse::<Resource>().is_err(), "{raw:?}");
         }
         let group = Resource::Group("ops".into());

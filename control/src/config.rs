@@ -11,7 +11,11 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{keys::DataDir, outputs::S3Settings};
+use crate::{
+    keys::DataDir,
+    oidc::{BadOidc, OidcSettings, RawOidc},
+    outputs::S3Settings,
+};
 
 /// Where control listens when nobody says otherwise.
 pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
@@ -44,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) metrics_public: bool,
     pub(crate) s3: Option<S3Settings>,
+    pub(crate) oidc: Option<OidcSettings>,
 }
 
 /// What flags and environment said.
@@ -64,6 +69,8 @@ pub(crate) enum ConfigError {
     Listen(String),
     #[error("server_url is {0:?}; it must be https://host[:port] without a path")]
     ServerUrl(String),
+    #[error("{0}")]
+    Oidc(#[from] BadOidc),
     #[error("{name} is {value}; it must be from {min} to {max}")]
     OutOfBounds {
         name: &'static str,
@@ -84,6 +91,7 @@ struct Raw {
     limits: RawLimits,
     #[serde(default)]
     output: RawOutput,
+    oidc: Option<RawOidc>,
 }
 
 #[derive(Default, Deserialize)]
@@ -130,6 +138,7 @@ impl Config {
             limits: raw.limits.check()?,
             metrics_public: raw.metrics_public,
             s3: raw.output.s3,
+            oidc: raw.oidc.map(RawOidc::check).transpose()?,
         })
     }
 }
@@ -179,7 +188,7 @@ impl RawLimits {
         let count = |name, value, default, max| {
             let count = within(name, value, default, 1, max)?;
             let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
-            Ok(count.expect("checked against its bounds above"))
+            Ok::<NonZeroU32, ConfigError>(count.expect("checked against its bounds above"))
         };
         let live = count(
             "limits.live_executions_max",
@@ -288,6 +297,11 @@ mod tests {
             ("server_url = \"http://c\"", "http://c"),
             ("server_url = \"https://c/path\"", "https://c/path"),
             ("[output.s3]\nregion = \"r\"", "bucket"),
+            ("[oidc]\nissuer = \"https://i\"", "audience"),
+            (
+                "[oidc]\nissuer = \"http://i.example\"\naudience = \"a\"",
+                "oidc.issuer",
+            ),
         ] {
             fs::write(dir.path().join("control.toml"), text).unwrap();
             let err = Config::load(given(dir.path())).unwrap_err().to_string();

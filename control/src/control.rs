@@ -10,6 +10,7 @@ use crate::{
     config::Limits,
     keys::ServerKey,
     metrics::Metrics,
+    oidc::Oidc,
     outputs::OutputStore,
     presence::Presence,
     rate::Rates,
@@ -34,6 +35,8 @@ pub(crate) struct Control {
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,
     pub(crate) rates: Rates,
+    /// The issuer whose tokens count beside our own.
+    pub(crate) oidc: Option<Arc<Oidc>>,
     /// Wakes the publisher: there may be rows in the outbox.
     pub(crate) outbox_wake: Notify,
     pub(crate) rollouts: Rollouts,

@@ -18,6 +18,7 @@ mod integrity;
 mod keys;
 mod logging;
 mod metrics;
+mod oidc;
 mod outputs;
 mod pki;
 mod presence;

@@ -12,7 +12,7 @@ pub(crate) struct Rates {
 /// A caller asks faster than it may.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the token asks more often than limits.requests_per_second ({per_second}) allows; ask again in {} s",
+    "the caller asks more often than limits.requests_per_second ({per_second}) allows; ask again in {} s",
     self.wait_seconds()
 )]
 pub(crate) struct TooOften {

@@ -14,6 +14,7 @@ use crate::{
     control::{Control, Shared},
     delivery, error_chain, http,
     metrics::Metrics,
+    oidc::{IssuerError, Oidc},
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
@@ -38,6 +39,8 @@ pub(crate) enum ServeError {
     Secrets(#[source] io::Error),
     #[error("the output store")]
     Outputs(#[source] io::Error),
+    #[error("the OIDC issuer's settings")]
+    Oidc(#[from] IssuerError),
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error("the database")]
@@ -179,6 +182,7 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
         limits: config.limits,
         metrics: Metrics::default(),
         metrics_public: config.metrics_public,
+        oidc: config.oidc.map(Oidc::new).transpose()?,
         node_streams: NodeStreams::default(),
         watchers: Watchers::default(),
         presence: Presence::default(),

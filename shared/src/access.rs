@@ -128,3 +128,55 @@ pub struct CheckResponse {
     pub relation_path: Vec<String>,
     pub correlation_id: RowId,
 }
+
+/// `GET /v1/auth/config`: how a person may sign in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthConfig {
+    /// The issuer whose tokens are accepted beside operator tokens; nothing else is, when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<OidcConfig>,
+}
+
+/// What a client needs to get a token of the issuer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OidcConfig {
+    pub issuer: String,
+    /// What tokens must be made out to.
+    pub audience: String,
+    /// The client as which `muster login` asks; without one, tokens come from elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    pub scopes: Vec<String>,
+    /// The parameter by which the issuer is told the audience, if it has to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience_parameter: Option<AudienceParameter>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AudienceParameter {
+    /// RFC 8707.
+    Resource,
+    /// What some issuers had before there was an RFC.
+    Audience,
+}
+
+impl AudienceParameter {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Resource => "resource",
+            Self::Audience => "audience",
+        }
+    }
+}
+
+/// `GET /v1/auth/whoami`: whom control takes the caller for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhoAmI {
+    pub subject: String,
+    /// What the issuer says that it is a member of, as subjects.
+    pub groups: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}

@@ -13,6 +13,7 @@ pub mod fake_control;
 pub mod faulty_store;
 pub mod lossy;
 pub mod musterd;
+pub mod oidc;
 pub mod operator;
 pub mod s3;
 pub mod sse;

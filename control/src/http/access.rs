@@ -9,8 +9,9 @@ use axum::{
 };
 use muster_shared::{
     access::{
-        BootstrapTokenState, CheckRequest, CheckResponse, CreateOperatorTokenRequest, OperatorToken,
-        OperatorTokenSecret, RelationTuple, RelationTupleCreateRequest, RotateTokenRequest,
+        AuthConfig, BootstrapTokenState, CheckRequest, CheckResponse, CreateOperatorTokenRequest,
+        OperatorToken, OperatorTokenSecret, RelationTuple, RelationTupleCreateRequest, RotateTokenRequest,
+        WhoAmI,
     },
     ids::RowId,
     time::Timestamp,
@@ -253,4 +254,21 @@ pub(super) async fn check(
     Ok(Json(
         access::check(&control, caller, &request, Timestamp::now()).await?,
     ))
+}
+
+// ---- signing in
+
+/// How to sign in, for whoever has no token yet.
+pub(super) async fn auth_config(State(control): State<Shared>) -> Json<AuthConfig> {
+    Json(AuthConfig {
+        oidc: control.oidc.as_ref().map(|oidc| oidc.config()),
+    })
+}
+
+pub(super) async fn whoami(operator: Operator) -> Json<WhoAmI> {
+    Json(WhoAmI {
+        subject: operator.requester.subject,
+        groups: operator.groups,
+        expires_at: operator.expires_at,
+    })
 }

@@ -6,6 +6,7 @@ use axum::{
     http::{header, request::Parts},
 };
 use muster_shared::{
+    access::OperatorToken,
     ids::{DomainId, NodeId, ProjectId},
     time::Timestamp,
 };
@@ -24,6 +25,7 @@ use crate::{
     control::{Control, Shared},
     dispatch::Requester,
     keys::{TokenKind, token_hash},
+    oidc,
     store::{Presented, Project},
 };
 
@@ -47,6 +49,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Bearer {
 /// An operator with a token that holds now.
 pub(super) struct Operator {
     pub(super) requester: Requester,
+    /// The members of the groups that the issuer puts it in, as subjects.
+    pub(super) groups: Vec<String>,
+    pub(super) expires_at: Option<Timestamp>,
     /// What this request is called in the audit trail, should it be refused.
     pub(super) relation: &'static str,
 }
@@ -64,34 +69,55 @@ impl FromRequestParts<Shared> for Operator {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let Bearer(token) = Bearer::from_request_parts(parts, control).await?;
-        let unknown = || ApiError::unauthorized("unauthenticated", "the token is not one of an operator");
-        if !token.starts_with(TokenKind::Operator.prefix()) {
-            return Err(unknown());
-        }
-        let Presented { token, is_previous } = control
-            .store
-            .presented_token(token_hash(&token))
-            .await?
-            .ok_or_else(unknown)?;
         let now = Timestamp::now();
-        let shut = |code, why: &str, at| ApiError::unauthorized(code, format!("the token {why} at {at}"));
-        if let Some(at) = token.revoked_at {
-            return Err(shut("token_revoked", "was revoked", at));
-        }
-        if let Some(at) = token.expires_at.filter(|at| *at <= now) {
-            return Err(shut("token_expired", "expired", at));
-        }
-        if let Some(at) = token.previous_valid_until.filter(|at| is_previous && *at <= now) {
-            return Err(shut("token_rotated", "was rotated and ended", at));
-        }
-        let subject = format!("token:{}", token.id);
+        let (subject, groups, expires_at) = match &control.oidc {
+            Some(oidc) if oidc::is_shaped(&token) => {
+                let oidc::Caller {
+                    subject,
+                    groups,
+                    expires_at,
+                } = oidc.caller(&token, now).await?;
+                (subject, groups, Some(expires_at))
+            }
+            Some(_) | None => {
+                let token = operator_token(control, &token, now).await?;
+                (format!("token:{}", token.id), Vec::new(), token.expires_at)
+            }
+        };
         control.rates.check(&subject)?;
-        let grants = Grants::of(&subject, &control.store.tuples_about(&subject).await?);
+        let subjects: Vec<_> = std::iter::once(&subject).chain(&groups).cloned().collect();
+        let grants = Grants::of_all(&subjects, &control.store.tuples_about(&subjects).await?);
         Ok(Self {
             requester: Requester { subject, grants },
+            groups,
+            expires_at,
             relation: relation_of(parts),
         })
     }
+}
+
+/// The operator token of that secret, if it counts now.
+async fn operator_token(control: &Control, secret: &str, now: Timestamp) -> Result<OperatorToken, ApiError> {
+    let unknown = || ApiError::unauthorized("unauthenticated", "the token is not one of an operator");
+    if !secret.starts_with(TokenKind::Operator.prefix()) {
+        return Err(unknown());
+    }
+    let Presented { token, is_previous } = control
+        .store
+        .presented_token(token_hash(secret))
+        .await?
+        .ok_or_else(unknown)?;
+    let shut = |code, why: &str, at| ApiError::unauthorized(code, format!("the token {why} at {at}"));
+    if let Some(at) = token.revoked_at {
+        return Err(shut("token_revoked", "was revoked", at));
+    }
+    if let Some(at) = token.expires_at.filter(|at| *at <= now) {
+        return Err(shut("token_expired", "expired", at));
+    }
+    if let Some(at) = token.previous_valid_until.filter(|at| is_previous && *at <= now) {
+        return Err(shut("token_rotated", "was rotated and ended", at));
+    }
+    Ok(token)
 }
 
 /// What a refusal of this request is called in the audit trail.

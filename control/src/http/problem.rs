@@ -25,6 +25,7 @@ use crate::{
     gates::NoSurvivor,
     integrity::ManifestError,
     keys::chance,
+    oidc::{BadToken, Fault, OidcError},
     outputs::{OutputError, UploadRefused},
     rate::TooOften,
     rolling::PauseError,
@@ -46,6 +47,8 @@ pub(crate) struct ApiError {
     correlation: Option<RowId>,
     /// When to ask again, where that is known better than in general.
     retry_after_seconds: Option<u32>,
+    /// What is wrong with the token, for the challenge.
+    invalid_token: Option<Fault>,
 }
 
 impl ApiError {
@@ -59,6 +62,7 @@ impl ApiError {
             reason: None,
             correlation: None,
             retry_after_seconds: None,
+            invalid_token: None,
         }
     }
 
@@ -166,9 +170,57 @@ impl IntoResponse for ApiError {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if this.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            headers.insert(header::WWW_AUTHENTICATE, challenge(this.invalid_token));
         }
         response
+    }
+}
+
+/// RFC 6750, section 3.
+fn challenge(invalid_token: Option<Fault>) -> HeaderValue {
+    invalid_token
+        .and_then(|fault| {
+            let text = format!(
+                "Bearer error=\"invalid_token\", error_description=\"{}\"",
+                fault.as_str()
+            );
+            HeaderValue::from_str(&text).ok()
+        })
+        .unwrap_or(HeaderValue::from_static("Bearer"))
+}
+
+impl From<OidcError> for ApiError {
+    fn from(err: OidcError) -> Self {
+        let text = err.to_string();
+        match err {
+            OidcError::Bad(bad) => {
+                let code = match bad {
+                    BadToken::Expired(_) => "token_expired",
+                    BadToken::Malformed
+                    | BadToken::Algorithm
+                    | BadToken::Type
+                    | BadToken::Critical
+                    | BadToken::NoKeyId
+                    | BadToken::UnknownKey
+                    | BadToken::KeyMismatch
+                    | BadToken::Signature
+                    | BadToken::Issuer
+                    | BadToken::Audience
+                    | BadToken::NoExpiry
+                    | BadToken::NotYet(_)
+                    | BadToken::Bound
+                    | BadToken::Subject
+                    | BadToken::Groups
+                    | BadToken::TooManyGroups(_)
+                    | BadToken::GroupsElsewhere => "unauthenticated",
+                };
+                Self {
+                    invalid_token: Some(bad.fault()),
+                    ..Self::unauthorized(code, text)
+                }
+            }
+            OidcError::Unavailable => Self::new(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", text),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::control::Shared;
 /// What a caller must show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
-    /// An operator token.
+    /// An operator token, or a token of the OIDC issuer.
     Operator,
     /// The NSK of the node that the path names.
     Node,
@@ -90,6 +90,7 @@ const ROUTES: &[Route] = &[
     route(("POST", "/v1/authz/relation-tuples"), Who::Operator, "grant.create", || post(access::create_tuple)),
     route(("DELETE", "/v1/authz/relation-tuples/{tuple}"), Who::Operator, "grant.delete", || delete(access::delete_tuple)),
     route(("POST", "/v1/authz/check"), Who::Operator, "authz.check", || post(access::check)),
+    route(("GET", "/v1/auth/whoami"), Who::Operator, "auth.whoami", || get(access::whoami)),
     route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(operator::list_nodes)),
     route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node)),
     route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node)),
@@ -107,6 +108,7 @@ const ROUTES: &[Route] = &[
     route(("PUT", "/v1/outputs/{execution}/{node}/output"), Who::Signed, "output.upload", || put(outputs::accept)),
 
     route(("GET", "/metrics"), Who::Here, "metrics", || get(metrics::show)),
+    route(("GET", "/v1/auth/config"), Who::Anybody, "auth.config", || get(access::auth_config)),
     route(("GET", "/v1/version"), Who::Anybody, "version", || get(version)),
     route(("GET", "/v1/health"), Who::Anybody, "health", || get(health)),
     route(("GET", "/readyz"), Who::Anybody, "health", || get(ready)),

@@ -5,7 +5,7 @@ use muster_shared::{
     ids::{Digest, DomainId, ProjectId, RowId},
     time::Timestamp,
 };
-use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
 use super::{CorruptRow, Store, StoreError, Tx, rows::Reader};
 use crate::authz::{GROUP_DEPTH_MAX, Tuple};
@@ -94,23 +94,30 @@ impl Store {
         }))
     }
 
-    /// Every tuple that says something of the subject, or of a group that it is in.
-    pub(crate) async fn tuples_about(&self, subject: &str) -> Result<Vec<Tuple>, StoreError> {
-        let rows = sqlx::query(
+    /// Every tuple that says something of one of the subjects, or of a group that it is in.
+    pub(crate) async fn tuples_about(&self, subjects: &[String]) -> Result<Vec<Tuple>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
             "WITH RECURSIVE held (domain_id, subject, depth) AS (
-                 SELECT domain_id, subject, 0 FROM relation_tuple WHERE subject = $1
+                 SELECT domain_id, subject, 0 FROM relation_tuple WHERE subject IN (",
+        );
+        let mut list = query.separated(", ");
+        for subject in subjects {
+            list.push_bind(subject);
+        }
+        query.push(
+            ")
                  UNION
                  SELECT t.domain_id, t.resource || '#member', held.depth + 1
                  FROM held JOIN relation_tuple t ON t.domain_id = held.domain_id AND t.subject = held.subject
-                 WHERE t.relation = 'member' AND held.depth < $2
-             )
+                 WHERE t.relation = 'member' AND held.depth < ",
+        );
+        query.push_bind(i64::try_from(GROUP_DEPTH_MAX).unwrap_or(i64::MAX));
+        query.push(
+            ")
              SELECT DISTINCT t.domain_id, t.subject, t.relation, t.resource
              FROM held JOIN relation_tuple t ON t.domain_id = held.domain_id AND t.subject = held.subject",
-        )
-        .bind(subject)
-        .bind(i64::try_from(GROUP_DEPTH_MAX).unwrap_or(i64::MAX))
-        .fetch_all(&self.read)
-        .await?;
+        );
+        let rows = query.build().fetch_all(&self.read).await?;
         Ok(rows.iter().map(read_tuple).collect::<Result<_, _>>()?)
     }
 
