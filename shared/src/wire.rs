@@ -16,6 +16,8 @@ use crate::{
     status::Status,
     time::Timestamp,
 };
+#[cfg(feature = "openapi")]
+use crate::{schema, selector::SELECTOR_LEN_MAX};
 
 /// Output up to this many bytes travels inside the terminal callback; more goes to the output store.
 pub const INLINE_OUTPUT_BYTES_MAX: usize = 16 * 1024;
@@ -29,6 +31,18 @@ pub const TIMEOUT_SECONDS_DEFAULT: u32 = 5 * 60;
 pub const ERROR_TEXT_BYTES_MAX: usize = 4096;
 /// How many hooks one node may declare.
 pub const HOOKS_PER_NODE_MAX: usize = 128;
+/// How many builtins one node may declare.
+pub const BUILTINS_PER_NODE_MAX: usize = 128;
+/// How many violations one report may carry, as published.
+pub const VIOLATIONS_PER_REPORT_MAX: usize = 128;
+/// How many nodes one bootstrap token may enrol.
+pub const BOOTSTRAP_USES_MAX: u32 = 10_000;
+/// How long a bootstrap token may be good for.
+pub const BOOTSTRAP_TTL_SECONDS_MIN: u64 = 5 * 60;
+pub const BOOTSTRAP_TTL_SECONDS_MAX: u64 = 24 * 60 * 60;
+/// The longest hostname and machine-id that are kept, in bytes.
+pub const HOSTNAME_LEN_MAX: usize = 253;
+pub const MACHINE_ID_LEN_MAX: usize = 64;
 /// The header that carries the callback token of an invocation.
 pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 
@@ -45,6 +59,25 @@ impl Serialize for Base64 {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl schemars::JsonSchema for Base64 {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Base64".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         STANDARD
@@ -55,6 +88,7 @@ impl<'de> Deserialize<'de> for Base64 {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ActionKind {
     /// Compiled into `musterd`.
@@ -79,18 +113,24 @@ impl ActionKind {
 ///
 /// Exactly one of `selector`, `node_id` and `all: true` names the target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
 pub struct DispatchRequest {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub action: String,
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ActionKind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = TIMEOUT_SECONDS_MAX)))]
     pub timeout_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = SELECTOR_LEN_MAX)))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
     /// Ours: every node of the project, said out loud.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -106,6 +146,7 @@ pub struct DispatchRequest {
 /// `POST /v1/projects/{project_id}/executions:preview`: what a [`DispatchRequest`] would be admitted as now. Nothing is
 /// written, and what the dispatch would be refused with is the answer here too.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct DispatchPreview {
     pub project_id: ProjectId,
     pub domain_id: DomainId,
@@ -133,6 +174,7 @@ pub const IDEMPOTENT_REPLAY_HEADER: &str = "idempotent-replay";
 pub const PREVIEW_TARGETS_MAX: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct PreviewTarget {
     pub node_id: NodeId,
     pub node_name: String,
@@ -140,6 +182,7 @@ pub struct PreviewTarget {
 
 /// One dispatch. Lists leave `targets` empty and give `target_counts`; a single read gives both.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Execution {
     pub id: ExecutionId,
     pub project_id: ProjectId,
@@ -168,8 +211,10 @@ pub struct Execution {
 
 /// How many nodes one gate dropped, and some of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Dropped {
     /// `insufficient_relation`, `action_not_declared` or `hook_integrity_violation`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["insufficient_relation", "action_not_declared", "hook_integrity_violation"])))]
     pub reason: String,
     pub count: u64,
     pub sample: Vec<NodeId>,
@@ -177,6 +222,7 @@ pub struct Dropped {
 
 /// One invocation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ExecutionTarget {
     pub node_id: NodeId,
     pub status: Status,
@@ -204,6 +250,7 @@ pub struct ExecutionTarget {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OutputRef {
     Inline {
@@ -219,13 +266,16 @@ pub enum OutputRef {
 /// `POST /v1/projects/{project_id}/executions/{execution_id}/cancel`, answered 200 with a [`CancelResponse`]. Without a
 /// body, or without `node_id`, every target is meant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CancelResponse {
     /// As it is now, without output.
     pub execution: Execution,
@@ -234,6 +284,7 @@ pub struct CancelResponse {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CancelOutcome {
     pub node_id: NodeId,
     pub outcome: CancelEffect,
@@ -241,6 +292,7 @@ pub struct CancelOutcome {
 
 /// What a cancel did to one target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelEffect {
     /// The node had not taken it, and will not run it.
@@ -263,6 +315,8 @@ impl CancelEffect {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", schemars(rename = "{T}Page"))]
 pub struct Page<T> {
     pub items: Vec<T>,
     #[serde(default)]
@@ -274,6 +328,7 @@ pub struct Page<T> {
 /// `Last-Event-ID` goes on where a reader stopped). The stream ends with one `settled` event whose data is the
 /// [`Execution`] without output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct TimelineEvent {
     pub id: i64,
     pub node_id: NodeId,
@@ -292,6 +347,7 @@ pub struct TimelineEvent {
 
 /// A node in `GET /v1/nodes`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct NodeSummary {
     pub id: NodeId,
     pub name: String,
@@ -317,6 +373,7 @@ pub struct NodeSummary {
 
 /// What a node says it can do, and whether control would let it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct NodeAction {
     pub name: ActionName,
     #[serde(rename = "type")]
@@ -327,6 +384,7 @@ pub struct NodeAction {
 
 /// The byte-for-byte comparison of a hook's digest with its baseline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Verified,
@@ -356,16 +414,20 @@ impl Verdict {
 
 /// `PATCH /v1/nodes/{id}/labels`, answered with the [`NodeSummary`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LabelPatch {
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_given"))]
     pub set: Labels,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::label_keys_given"))]
     pub remove: Vec<String>,
 }
 
 /// One hook on one node, in `GET /v1/projects/{project_id}/hooks`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HookState {
     pub name: ActionName,
     pub node_id: NodeId,
@@ -381,18 +443,23 @@ pub struct HookState {
 /// `POST /v1/projects/{project_id}/hooks/{name}/approve`: makes `digest` the baseline wherever the named nodes show
 /// exactly it. Exactly one of `selector`, `node_id` and `all: true` names the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
 pub struct ApproveRequest {
     pub digest: Digest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = SELECTOR_LEN_MAX)))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ApproveResponse {
     /// The nodes whose baseline is now this digest.
     pub approved: Vec<NodeId>,
@@ -402,18 +469,23 @@ pub struct ApproveResponse {
 
 /// `POST /v1/projects/{project_id}/bootstrap-tokens`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IssueTokenRequest {
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_given"))]
     pub labels: Labels,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = BOOTSTRAP_USES_MAX)))]
     pub uses: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = BOOTSTRAP_TTL_SECONDS_MIN, max = BOOTSTRAP_TTL_SECONDS_MAX)))]
     pub ttl_seconds: Option<u64>,
 }
 
 /// The answer, and the only time the token is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct IssuedToken {
     pub id: RowId,
     pub token: String,
@@ -424,6 +496,7 @@ pub struct IssuedToken {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SelectorOp {
     Eq,
@@ -436,6 +509,7 @@ pub enum SelectorOp {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorAst {
     pub op: SelectorOp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -449,12 +523,14 @@ pub struct SelectorAst {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectorPreviewRequest {
     pub expression: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorPreviewResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ast: Option<SelectorAst>,
@@ -463,34 +539,65 @@ pub struct SelectorPreviewResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorError {
     pub position: usize,
     pub message: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct VersionInfo {
     pub version: String,
     pub commit: String,
     pub date: Timestamp,
 }
 
+/// `GET /v1/health`, answered 200 also when something is down: the body says what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct HealthStatus {
+    pub status: Health,
+    pub checks: Vec<HealthCheck>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct HealthCheck {
+    pub name: String,
+    pub status: Health,
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    Ok,
+    Down,
+}
+
 // ---- nodes: enrolment, heartbeat, capabilities, violations
 
 /// `POST /v1/nodes:enroll` with the bootstrap token as bearer, answered 201 with an [`EnrollResponse`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct EnrollRequest {
     /// Minted by the node before it asks: the same token with the same id is the same enrolment, so that a lost answer
     /// costs neither a use of the token nor a second node.
     pub enrollment_id: Uuid,
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = HOSTNAME_LEN_MAX), regex(pattern = schema::NO_CONTROL)))]
     pub hostname: String,
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = MACHINE_ID_LEN_MAX), regex(pattern = schema::NO_CONTROL)))]
     pub machine_id: String,
-    /// What the node says of itself; each key is stored under [`crate::labels::NODE_PREFIX`].
+    /// What the node says of itself; each key is stored under the prefix `node/`.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_of_a_node"))]
     pub labels: Labels,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct EnrollResponse {
     pub node_id: NodeId,
     pub name: String,
@@ -507,6 +614,7 @@ pub struct EnrollResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SigningKeyInfo {
     pub keyid: String,
     /// An Ed25519 public key: base64 of 32 bytes.
@@ -514,6 +622,7 @@ pub struct SigningKeyInfo {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HeartbeatRequest {
     pub client_now: Timestamp,
     pub binary_checksum: Base64,
@@ -522,6 +631,7 @@ pub struct HeartbeatRequest {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HeartbeatResponse {
     pub accepted_at: Timestamp,
     /// Whether the node should send its capabilities again.
@@ -530,23 +640,30 @@ pub struct HeartbeatResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CapabilityManifest {
     pub binary_version: String,
     pub binary_checksum: Base64,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(length(max = HOOKS_PER_NODE_MAX)))]
     pub declared_hooks: Vec<DeclaredHook>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(length(max = BUILTINS_PER_NODE_MAX)))]
     pub builtin_actions: Vec<BuiltinAction>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct DeclaredHook {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub name: String,
     pub checksum: Digest,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BuiltinAction {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -555,6 +672,7 @@ pub struct BuiltinAction {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BuiltinParameter {
     pub name: String,
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
@@ -568,6 +686,7 @@ pub struct BuiltinParameter {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CapabilityResponse {
     pub accepted_at: Timestamp,
     pub fields_changed: Vec<String>,
@@ -575,11 +694,14 @@ pub struct CapabilityResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationsRequest {
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = VIOLATIONS_PER_REPORT_MAX)))]
     pub violations: Vec<ViolationReport>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReportedKind {
     BinaryChecksum,
@@ -588,6 +710,7 @@ pub enum ReportedKind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DetectedBy {
     StartupScan,
@@ -596,6 +719,7 @@ pub enum DetectedBy {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationReport {
     pub kind: ReportedKind,
     pub detected_by: DetectedBy,
@@ -607,6 +731,7 @@ pub struct ViolationReport {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationsResponse {
     pub accepted_at: Timestamp,
     pub violation_count: u32,
@@ -614,13 +739,16 @@ pub struct ViolationsResponse {
 
 /// A row of `GET /v1/integrity-violations`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationRow {
     pub id: RowId,
     pub node_id: NodeId,
     pub domain_id: DomainId,
     /// `binary`, `hook` or `host_key`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["binary", "hook", "host_key"])))]
     pub kind: String,
     /// `open`, `acknowledged` or `resolved`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["open", "acknowledged", "resolved"])))]
     pub status: String,
     pub artifact_id: String,
     pub detected_at: Timestamp,
@@ -641,6 +769,7 @@ pub struct ViolationRow {
 
 /// The payload of an `action_request` event. Without its expiry and its token nothing runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ActionRequest {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -673,6 +802,7 @@ impl Addressed for ActionRequest {
 
 /// The payload of an `action_cancel` event: an operator takes an execution back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ActionCancel {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -693,6 +823,7 @@ impl Addressed for ActionCancel {
 
 /// The payload of a `hook_baseline_updated` event: an operator approved a digest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BaselineUpdated {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -716,6 +847,7 @@ impl Addressed for BaselineUpdated {
 
 /// `POST /v1/nodes/{id}/executions/{exec_id}`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Callback {
     pub status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -742,6 +874,7 @@ impl Callback {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CallbackOutput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<Base64>,
@@ -752,6 +885,7 @@ pub struct CallbackOutput {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CallbackResponse {
     pub status: Status,
     #[serde(default)]
@@ -771,6 +905,7 @@ pub fn output_key(execution: ExecutionId, node: NodeId) -> String {
 
 /// An RFC 9457 problem. `code` is the stable part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Problem {
     #[serde(rename = "type")]
     pub kind: String,

@@ -2,7 +2,7 @@
 
 use axum::{
     body::Body,
-    extract::{Path, Query, State},
+    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -11,6 +11,7 @@ use muster_shared::{ids::ExecutionId, time::Timestamp, wire::OutputRef};
 
 use super::{
     auth::{InProject, parse_node},
+    extract::{Path, Query},
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
 };

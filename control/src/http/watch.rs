@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::{
-    extract::{Path, State},
+    extract::State,
     http::HeaderMap,
     response::{
         IntoResponse, Response,
@@ -15,6 +15,7 @@ use muster_shared::ids::{ExecutionId, ProjectId};
 
 use super::{
     auth::InProject,
+    extract::Path,
     node::{KEEP_ALIVE, event_stream_headers},
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
