@@ -6,6 +6,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use crate::{
     access::SUBJECT_NAME_LEN_MAX,
     labels::{LABEL_KEY_LEN_MAX, LABEL_VALUE_LEN_MAX, LABELS_PER_NODE_MAX, NODE_PREFIX},
+    selector::SELECTOR_LEN_MAX,
 };
 
 /// Text without control characters.
@@ -72,6 +73,32 @@ pub fn resource(_: &mut SchemaGenerator) -> Schema {
         "type": "string",
         "pattern": format!("^((domain|project|resource):{UUID}|group:{})$", name()),
     })
+}
+
+/// A selector, but for how long its parts may be, and how many.
+#[must_use]
+pub fn selector(_: &mut SchemaGenerator) -> Schema {
+    const KEY: &str = "[A-Za-z0-9][A-Za-z0-9._/-]*";
+    const WORD: &str = "[A-Za-z0-9._/-]+";
+    const QUOTED: &str = r#""([^"\\\u0000-\u001f\u007f-\u009f]|\\["\\])*""#;
+    const SPACE: &str = "[ \\t]*";
+    let value = format!("{SPACE}({WORD}|{QUOTED}){SPACE}");
+    let list = format!(r"{SPACE}\({value}(,{value})*\){SPACE}");
+    let test = format!("{SPACE}(!=|==?){value}|[ \\t]+(not)?in{list}|{SPACE}");
+    let term = format!("({SPACE}{KEY}({test})|{SPACE}!{SPACE}{KEY}{SPACE})");
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": SELECTOR_LEN_MAX,
+        "pattern": format!("^{term}(,{term})*$"),
+    })
+}
+
+#[must_use]
+pub fn optional_selector(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = selector(generator);
+    schema.insert("type".to_owned(), serde_json::json!(["string", "null"]));
+    schema
 }
 
 /// Of `selector`, `node_id` and `all: true`, one and not more.

@@ -9,6 +9,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
+#[cfg(feature = "openapi")]
+use crate::schema;
 use crate::{
     envelope::Addressed,
     ids::{ActionName, Digest, DomainId, EventId, ExecutionId, NodeId, ProjectId, RowId},
@@ -16,8 +18,6 @@ use crate::{
     status::Status,
     time::Timestamp,
 };
-#[cfg(feature = "openapi")]
-use crate::{schema, selector::SELECTOR_LEN_MAX};
 
 /// Output up to this many bytes travels inside the terminal callback; more goes to the output store.
 pub const INLINE_OUTPUT_BYTES_MAX: usize = 16 * 1024;
@@ -127,7 +127,7 @@ pub struct DispatchRequest {
     #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = TIMEOUT_SECONDS_MAX)))]
     pub timeout_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = SELECTOR_LEN_MAX)))]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
@@ -449,7 +449,7 @@ pub struct HookState {
 pub struct ApproveRequest {
     pub digest: Digest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = SELECTOR_LEN_MAX)))]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]

@@ -9,16 +9,15 @@ use std::{
 
 use axum::http::{StatusCode, header};
 use muster_shared::{
-    envelope::Envelope,
     ids::{ActionName, RowId},
-    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem, TimelineEvent},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem},
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    problem::CODES,
+    problem::{CODES, Code},
     routes::{ROUTES, Route, Who},
 };
 
@@ -159,6 +158,11 @@ impl Operation {
         )
     }
 
+    /// An event stream: `schema` is that of one event.
+    pub(super) fn answers_events(self, about: &'static str, schema: Described) -> Self {
+        self.answers_with(200, about, Some(("text/event-stream", schema, None)))
+    }
+
     pub(super) fn answers_bytes(self, about: &'static str) -> Self {
         self.answers_with(200, about, Some((BYTES, anything, None)))
     }
@@ -258,7 +262,11 @@ fn document() -> Value {
         },
         "servers": [{ "url": "/" }],
         "paths": paths,
-        "components": { "schemas": schemas.components(), "securitySchemes": security_schemes() },
+        "components": {
+            "examples": problem_examples(),
+            "schemas": schemas.components(),
+            "securitySchemes": security_schemes(),
+        },
     })
 }
 
@@ -314,6 +322,15 @@ impl Schemas {
         let mut responses: Map<String, Value> = answers.collect();
         for (status, codes) in problems(route, &operation) {
             responses.insert(status.to_string(), self.refusal(status, &codes));
+        }
+        if operation
+            .parameters
+            .iter()
+            .any(|parameter| parameter.place == "query")
+        {
+            // Answered by the HTTP library, which has not read what it is about.
+            let too_large = "The head of the request, its URL included, has more than 8 KiB.";
+            responses.insert("431".to_owned(), json!({ "description": too_large }));
         }
         described["responses"] = Value::Object(responses);
         described
@@ -372,30 +389,17 @@ impl Schemas {
         let mut schema = self.written(SchemaGenerator::subschema_for::<Problem>);
         schema["properties"] = json!({ "status": { "const": status }, "code": { "enum": codes } });
         let mut required = vec!["code"];
-        let denial = status == 403 && !codes.contains("metrics_not_public");
-        if denial {
+        if codes.iter().all(|code| is_denial(status, code)) {
             required.extend(["reason", "correlation_id"]);
         }
         schema["required"] = json!(required);
-        let mut examples = Map::new();
-        for code in codes {
-            let meaning = CODES
-                .iter()
-                .find(|known| known.name == *code)
-                .map_or("", |known| known.meaning);
-            let mut example = json!({
-                "type": "about:blank", "title": title, "status": status, "code": code, "detail": meaning,
-                "instance": format!("urn:uuid:{EXAMPLE_ID}"),
-            });
-            if denial {
-                example["reason"] = json!("insufficient_relation");
-                example["correlation_id"] = json!(EXAMPLE_ID);
-            }
-            examples.insert(
+        let example = |code: &&str| {
+            (
                 (*code).to_owned(),
-                json!({ "summary": meaning, "value": example }),
-            );
-        }
+                json!({ "$ref": format!("#/components/examples/{code}") }),
+            )
+        };
+        let examples: Map<String, Value> = codes.iter().map(example).collect();
         let mut described = json!({
             "description": title,
             "content": { (PROBLEM): { "schema": schema, "examples": examples } },
@@ -420,15 +424,13 @@ impl Schemas {
     }
 
     fn components(mut self) -> Value {
-        // What comes within an event stream, which OpenAPI has no place for.
-        for event in [
-            SchemaGenerator::subschema_for::<Envelope>,
+        // What an envelope holds, which no schema can say.
+        for payload in [
             SchemaGenerator::subschema_for::<ActionRequest>,
             SchemaGenerator::subschema_for::<ActionCancel>,
             SchemaGenerator::subschema_for::<BaselineUpdated>,
-            SchemaGenerator::subschema_for::<TimelineEvent>,
         ] {
-            self.written(event);
+            self.written(payload);
         }
         let mut all = Map::new();
         let read = self
@@ -452,6 +454,31 @@ impl Schemas {
         all["Problem"]["properties"]["code"]["enum"] = CODES.iter().map(|code| code.name).collect();
         Value::Object(all)
     }
+}
+
+/// One for each code, called by it.
+fn problem_examples() -> Value {
+    let example = |code: &Code| {
+        let status = code.statuses.first().copied().unwrap_or_default();
+        let mut problem = json!({
+            "type": "about:blank", "title": title(status), "status": status, "code": code.name,
+            "detail": code.meaning, "instance": format!("urn:uuid:{EXAMPLE_ID}"),
+        });
+        if is_denial(status, code.name) {
+            problem["reason"] = json!("insufficient_relation");
+            problem["correlation_id"] = json!(EXAMPLE_ID);
+        }
+        (
+            code.name.to_owned(),
+            json!({ "summary": code.meaning, "value": problem }),
+        )
+    };
+    Value::Object(CODES.iter().map(example).collect())
+}
+
+/// Whether the problem has a reason, and the correlation of its audit row.
+fn is_denial(status: u16, code: &str) -> bool {
+    status == 403 && code != "metrics_not_public"
 }
 
 fn security(who: Who) -> Value {

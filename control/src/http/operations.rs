@@ -7,16 +7,17 @@ use muster_shared::{
         OperatorTokenSecret, RelationTuple, RelationTupleCreateRequest, RotateTokenRequest,
     },
     audit::AuditPage,
+    envelope::Envelope,
     ids::{DomainId, NodeId, ProjectId},
-    selector::SELECTOR_LEN_MAX,
+    schema::selector,
     status::Status,
     wire::{
         ApproveRequest, ApproveResponse, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CancelRequest,
         CancelResponse, CapabilityManifest, CapabilityResponse, DispatchPreview, DispatchRequest,
         EnrollRequest, EnrollResponse, Execution, HealthStatus, HeartbeatRequest, HeartbeatResponse,
         HookState, IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken,
-        LabelPatch, NodeSummary, Page, SelectorPreviewRequest, SelectorPreviewResponse, VersionInfo,
-        ViolationRow, ViolationsRequest, ViolationsResponse,
+        LabelPatch, NodeSummary, Page, SelectorPreviewRequest, SelectorPreviewResponse, TimelineEvent,
+        VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -36,10 +37,6 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 
 fn limit(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT })
-}
-
-fn selector(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "minLength": 1, "maxLength": SELECTOR_LEN_MAX })
 }
 
 fn of_project(operation: Operation) -> Operation {
@@ -235,6 +232,25 @@ pub(super) fn cancel_execution() -> Operation {
         .refuses(404, &["target_not_found"])
 }
 
+fn event(names: &[&str], data: &[Schema]) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "event": { "enum": names },
+            "data": { "type": "string", "contentMediaType": "application/json", "contentSchema": { "anyOf": data } },
+        },
+        "required": ["event", "data"],
+    })
+}
+
+fn timeline_events(schemas: &mut SchemaGenerator) -> Schema {
+    let data = [
+        schemas.subschema_for::<TimelineEvent>(),
+        schemas.subschema_for::<Execution>(),
+    ];
+    event(&["invocation", "settled"], &data)
+}
+
 pub(super) fn execution_events() -> Operation {
     Operation::new("WatchExecution", "Follow the timeline of an execution")
         .more(
@@ -242,7 +258,7 @@ pub(super) fn execution_events() -> Operation {
              the Execution.",
         )
         .header("last-event-id", "The id of the last event that was seen; the stream goes on after it.", text)
-        .answers_text(200, "The timeline, from its beginning.", "text/event-stream")
+        .answers_events("The timeline, from its beginning.", timeline_events)
 }
 
 pub(super) fn read_output() -> Operation {
@@ -581,6 +597,14 @@ pub(super) fn enroll() -> Operation {
         .refuses(409, &["node_name_exhausted"])
 }
 
+fn node_stream(schemas: &mut SchemaGenerator) -> Schema {
+    let data = [schemas.subschema_for::<Envelope>()];
+    event(
+        &["action_request", "action_cancel", "hook_baseline_updated"],
+        &data,
+    )
+}
+
 pub(super) fn node_events() -> Operation {
     Operation::new("NodeEvents", "The stream of what a node is asked to do")
         .more(
@@ -588,7 +612,7 @@ pub(super) fn node_events() -> Operation {
              (`action_cancel`) or a BaselineUpdated (`hook_baseline_updated`). The stream does not end; a newer one \
              of the same node closes it.",
         )
-        .answers_text(200, "The stream, beginning with all that the node is owed.", "text/event-stream")
+        .answers_events("The stream, beginning with all that the node is owed.", node_stream)
         .refuses(403, &["node_id_mismatch"])
 }
 
