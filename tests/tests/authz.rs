@@ -6,8 +6,7 @@ use muster_shared::{
     time::Timestamp,
 };
 use muster_tests::{
-    Answer, Operator, contract::Contract, operator::client_with_ca, prelude::*,
-    world::on_node,
+    Answer, Operator, contract::Contract, operator::client_with_ca, prelude::*, world::on_node,
 };
 use reqwest::Method;
 
