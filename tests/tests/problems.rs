@@ -216,12 +216,12 @@ async fn tokens_and_tuples(world: &World, seen: &mut Seen) {
         .json();
     let own = said["items"]
         .as_array()
-        .unwrap()
+        .expect("it is there")
         .iter()
         .find(|token| token["name"] == "init")
-        .unwrap()["id"]
+        .expect("it is there")["id"]
         .as_str()
-        .unwrap()
+        .expect("it is there")
         .to_owned();
     let domain = said_domain(operator).await;
     let exclude = tuple(&format!("token:{own}"), "excluded", &domain);
@@ -237,7 +237,10 @@ async fn tokens_and_tuples(world: &World, seen: &mut Seen) {
 async fn said_domain(operator: &Operator) -> String {
     let path = format!("/v1/audit?project_id={}&limit=1", operator.project);
     let page: Value = operator.get(&path).await.expect(200).json();
-    format!("domain:{}", page["items"][0]["domain_id"].as_str().unwrap())
+    format!(
+        "domain:{}",
+        page["items"][0]["domain_id"].as_str().expect("it is there")
+    )
 }
 
 async fn enrolment(world: &World, seen: &mut Seen) {
@@ -265,10 +268,13 @@ async fn enrolment(world: &World, seen: &mut Seen) {
     world.alter("UPDATE bootstrap_token SET expires_ms = 1");
     seen.saw(call(&expired, &ask).await, 401, "bootstrap_token_expired");
     let issued: Value = operator.post(&issue, &json!({})).await.expect(201).json();
-    let path = operator.in_project(&format!("bootstrap-tokens/{}", issued["id"].as_str().unwrap()));
+    let path = operator.in_project(&format!(
+        "bootstrap-tokens/{}",
+        issued["id"].as_str().expect("it is there")
+    ));
     let _ = send(operator, Method::DELETE, &path, json!({})).await.expect(200);
     seen.saw(
-        call(issued["token"].as_str().unwrap(), &ask).await,
+        call(issued["token"].as_str().expect("it is there"), &ask).await,
         401,
         "bootstrap_token_revoked",
     );
