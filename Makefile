@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build test lint demo clean
+.PHONY: build test lint contract demo clean
 
 build:
 	cargo build --workspace --locked
@@ -10,6 +10,9 @@ test:
 
 lint:
 	scripts/lint
+
+contract:
+	scripts/schemathesis
 
 # `make demo KEEP=1` leaves it running.
 demo:

@@ -6,7 +6,10 @@ use std::time::Duration;
 use muster_shared::{
     access::{
         BootstrapTokenState, CheckRequest, CheckResponse, CreateOperatorTokenRequest, Decision,
-        OperatorToken, OperatorTokenSecret, Reason, RelationTuple, RelationTupleCreateRequest,
+        OPERATOR_TOKEN_NAME_LEN_MAX as NAME_LEN_MAX, OPERATOR_TOKEN_TTL_SECONDS_MAX as TTL_SECONDS_MAX,
+        OPERATOR_TOKEN_TTL_SECONDS_MIN as TTL_SECONDS_MIN, OperatorToken, OperatorTokenSecret,
+        ROTATION_OVERLAP_SECONDS_MAX as OVERLAP_SECONDS_MAX, Reason, RelationTuple,
+        RelationTupleCreateRequest,
     },
     ids::{DomainId, RowId},
     time::Timestamp,
@@ -19,12 +22,6 @@ use crate::{
     keys::{TokenKind, chance, token_hash},
     store::{Project, StoreError, Tx},
 };
-
-const NAME_LEN_MAX: usize = 64;
-const TTL_SECONDS_MIN: u64 = 60;
-const TTL_SECONDS_MAX: u64 = 10 * 365 * 24 * 60 * 60;
-/// How long a rotated secret may still count.
-const OVERLAP_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessError {

@@ -10,7 +10,10 @@ use std::{
     str::FromStr,
 };
 
-use muster_shared::ids::{DomainId, NodeId, ProjectId, RowId};
+use muster_shared::{
+    access::SUBJECT_NAME_LEN_MAX as NAME_LEN_MAX,
+    ids::{DomainId, NodeId, ProjectId, RowId},
+};
 
 /// The relation of a subject to a group.
 pub(crate) const MEMBER: &str = "member";
@@ -18,8 +21,6 @@ pub(crate) const MEMBER: &str = "member";
 pub(crate) const EXCLUDED: &str = "excluded";
 /// How many groups may be nested: a member of the innermost is one of the outermost, this many steps away.
 pub(crate) const GROUP_DEPTH_MAX: usize = 8;
-/// The longest name of a user or group, in bytes.
-const NAME_LEN_MAX: usize = 128;
 /// What the names of an issuer's groups begin with. No group of a domain can be called so, and no tuple can put a member
 /// in: who is in it is the issuer's to say.
 const ISSUED: &str = "oidc/";

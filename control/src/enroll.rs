@@ -6,7 +6,11 @@ use muster_shared::{
     ids::{NodeId, RowId},
     labels::{self, BadLabel, Labels, NODE_PREFIX},
     time::Timestamp,
-    wire::{Base64, EnrollRequest, EnrollResponse, IssueTokenRequest, IssuedToken, SigningKeyInfo},
+    wire::{
+        BOOTSTRAP_TTL_SECONDS_MAX as TTL_SECONDS_MAX, BOOTSTRAP_TTL_SECONDS_MIN as TTL_SECONDS_MIN,
+        BOOTSTRAP_USES_MAX as USES_MAX, Base64, EnrollRequest, EnrollResponse, HOSTNAME_LEN_MAX,
+        IssueTokenRequest, IssuedToken, MACHINE_ID_LEN_MAX, SigningKeyInfo,
+    },
 };
 
 use crate::{
@@ -17,15 +21,9 @@ use crate::{
     store::{BootstrapToken, NewBootstrapToken, NewNode, Project, StoreError, Tx},
 };
 
-/// Bounds and defaults of a bootstrap token.
-const USES_MAX: u32 = 10_000;
+/// Defaults of a bootstrap token.
 const USES_DEFAULT: u32 = 1;
-const TTL_SECONDS_MIN: u64 = 5 * 60;
-const TTL_SECONDS_MAX: u64 = 24 * 60 * 60;
 const TTL_SECONDS_DEFAULT: u64 = 60 * 60;
-/// The longest hostname and machine-id that are kept, in bytes.
-const HOSTNAME_LEN_MAX: usize = 253;
-const MACHINE_ID_LEN_MAX: usize = 64;
 /// How many nodes of one hostname are told apart by a number before a name must be given up.
 const NAME_TRIES_MAX: u32 = 10_000;
 

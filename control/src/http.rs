@@ -7,9 +7,12 @@ mod body;
 mod cancel;
 mod cursor;
 mod denial;
+mod extract;
 mod linger;
 mod metrics;
 mod node;
+mod openapi;
+mod operations;
 mod operator;
 mod outputs;
 mod problem;
@@ -21,15 +24,18 @@ mod watch;
 use axum::{
     Json, Router,
     extract::State,
-    http::{StatusCode, Uri},
+    http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use muster_shared::{time::Timestamp, wire::VersionInfo};
+use muster_shared::{
+    time::Timestamp,
+    wire::{Health, HealthCheck, HealthStatus, VersionInfo},
+};
 
 use crate::control::Shared;
 pub(crate) use metrics::Peer;
+pub(crate) use openapi::text as openapi_text;
 use problem::ApiError;
-pub(crate) use routes::listed as listed_routes;
 
 pub(crate) fn router(control: Shared) -> Router {
     routes::router()
@@ -49,20 +55,28 @@ async fn version() -> Json<VersionInfo> {
     })
 }
 
-async fn health(State(control): State<Shared>) -> Json<serde_json::Value> {
+async fn openapi_document() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::text()).into_response()
+}
+
+async fn health(State(control): State<Shared>) -> Json<HealthStatus> {
     let database = control.store.ping().await;
     if let Err(err) = &database {
         log::error!("The database does not answer: {}", crate::error_chain(err));
     }
     let (status, detail) = if database.is_ok() {
-        ("ok", "answers")
+        (Health::Ok, "answers")
     } else {
-        ("down", "does not answer")
+        (Health::Down, "does not answer")
     };
-    Json(serde_json::json!({
-        "status": status,
-        "checks": [{"name": "database", "status": status, "detail": detail}],
-    }))
+    Json(HealthStatus {
+        status,
+        checks: vec![HealthCheck {
+            name: "database".to_owned(),
+            status,
+            detail: detail.to_owned(),
+        }],
+    })
 }
 
 async fn ready(State(control): State<Shared>) -> Response {

@@ -6,7 +6,8 @@ use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
     time::Timestamp,
     wire::{
-        ApproveResponse, CapabilityManifest, DetectedBy, HOOKS_PER_NODE_MAX, ReportedKind, ViolationReport,
+        ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy, HOOKS_PER_NODE_MAX,
+        ReportedKind, ViolationReport,
     },
 };
 
@@ -18,11 +19,6 @@ use crate::{
     keys::chance,
     store::{NewViolation, Order, Project, StoreError},
 };
-
-/// How many builtins a node may declare.
-const BUILTINS_PER_NODE_MAX: usize = 128;
-/// How many violations one report may carry, as published.
-pub(crate) const VIOLATIONS_PER_REPORT_MAX: usize = 128;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {

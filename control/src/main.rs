@@ -89,9 +89,8 @@ enum Command {
     /// Check the audit trail in the data directory itself, also while it is served
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// List every route: method, path and who may ask
-    #[command(hide = true)]
-    Routes,
+    /// Print the OpenAPI document of the HTTP surface
+    Openapi,
 }
 
 #[derive(Subcommand)]
@@ -167,8 +166,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             print(&ends);
             Ok(())
         }
-        Command::Routes => {
-            print(&http::listed_routes());
+        Command::Openapi => {
+            print(http::openapi_text());
             Ok(())
         }
     }

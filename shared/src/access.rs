@@ -4,14 +4,27 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "openapi")]
+use crate::schema;
 use crate::{
     ids::{DomainId, ProjectId, RowId},
     labels::Labels,
     time::Timestamp,
 };
 
+/// The longest name of an operator token.
+pub const OPERATOR_TOKEN_NAME_LEN_MAX: usize = 64;
+/// How long an operator token may be good for, if not for ever.
+pub const OPERATOR_TOKEN_TTL_SECONDS_MIN: u64 = 60;
+pub const OPERATOR_TOKEN_TTL_SECONDS_MAX: u64 = 10 * 365 * 24 * 60 * 60;
+/// How long a rotated secret may still count.
+pub const ROTATION_OVERLAP_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
+/// The longest name of a user or a group.
+pub const SUBJECT_NAME_LEN_MAX: usize = 128;
+
 /// An operator's token, without its secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct OperatorToken {
     pub id: RowId,
     pub name: String,
@@ -31,6 +44,7 @@ pub struct OperatorToken {
 
 /// A token with its secret, which is shown this once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct OperatorTokenSecret {
     #[serde(flatten)]
     pub about: OperatorToken,
@@ -39,25 +53,31 @@ pub struct OperatorTokenSecret {
 
 /// `POST /v1/operator-tokens`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateOperatorTokenRequest {
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = OPERATOR_TOKEN_NAME_LEN_MAX), regex(pattern = r"^[A-Za-z0-9._-]+$")))]
     pub name: String,
     /// Never, when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = OPERATOR_TOKEN_TTL_SECONDS_MIN, max = OPERATOR_TOKEN_TTL_SECONDS_MAX)))]
     pub ttl_seconds: Option<u64>,
 }
 
 /// `POST /v1/operator-tokens/{id}/rotate`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RotateTokenRequest {
     /// How long the former secret still counts.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(range(max = ROTATION_OVERLAP_SECONDS_MAX)))]
     pub overlap_seconds: u64,
 }
 
 /// A bootstrap token, without its secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BootstrapTokenState {
     pub id: RowId,
     pub project_id: ProjectId,
@@ -73,6 +93,7 @@ pub struct BootstrapTokenState {
 
 /// Who may what: the subject has the relation to the resource.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct RelationTuple {
     pub id: RowId,
     pub subject: String,
@@ -83,9 +104,13 @@ pub struct RelationTuple {
 
 /// `POST /v1/authz/relation-tuples`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct RelationTupleCreateRequest {
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::subject"))]
     pub subject: String,
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["act", "operator", "excluded", "member"])))]
     pub relation: String,
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::resource"))]
     pub resource: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caveat_name: Option<String>,
@@ -95,15 +120,20 @@ pub struct RelationTupleCreateRequest {
 
 /// `POST /v1/authz/check`. No tuple has a caveat, so that the context of one changes no answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CheckRequest {
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::subject"))]
     pub subject: String,
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["act", "operator", "excluded", "member"])))]
     pub relation: String,
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::resource"))]
     pub resource: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub caveat_context: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
     Allowed,
@@ -111,6 +141,7 @@ pub enum Decision {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     Granted,
@@ -121,6 +152,7 @@ pub enum Reason {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CheckResponse {
     pub decision: Decision,
     pub reason: Reason,
@@ -131,6 +163,7 @@ pub struct CheckResponse {
 
 /// `GET /v1/auth/config`: how a person may sign in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct AuthConfig {
     /// The issuer whose tokens are accepted beside operator tokens; nothing else is, when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,6 +172,7 @@ pub struct AuthConfig {
 
 /// What a client needs to get a token of the issuer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct OidcConfig {
     pub issuer: String,
     /// What tokens must be made out to.
@@ -153,6 +187,7 @@ pub struct OidcConfig {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AudienceParameter {
     /// RFC 8707.
@@ -173,6 +208,7 @@ impl AudienceParameter {
 
 /// `GET /v1/auth/whoami`: whom control takes the caller for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhoAmI {
     pub subject: String,
     /// What the issuer says that it is a member of, as subjects.

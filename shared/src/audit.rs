@@ -22,6 +22,7 @@ pub const GENESIS: Digest = Digest::from_bytes([0; 32]);
 
 /// One row, as it is stored and shown. Texts stay as they were found: a row that was tampered with must still be shown.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct AuditRow {
     pub domain_id: DomainId,
     /// 1 for the first row of the domain, then without a gap.
@@ -34,6 +35,7 @@ pub struct AuditRow {
     /// `project:…`, `resource:…`, `execution:…`, `domain:…`, …
     pub resource: String,
     /// `granted`, `denied`, `permission_denied`, `invariant_violation` or `internal_error`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["granted", "denied", "permission_denied", "invariant_violation", "internal_error"])))]
     pub outcome: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
@@ -90,6 +92,7 @@ fn put_opt(bytes: &mut Vec<u8>, field: Option<&[u8]>) {
 
 /// A row's place and hash: `SEQ:sha256:…`. Kept elsewhere, it proves later that the chain up to there is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Anchor {
     pub seq: u64,
     pub hash: Digest,
@@ -120,6 +123,7 @@ impl FromStr for Anchor {
 
 /// `GET /v1/audit`: rows and, from the same moment, the end of the chain.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct AuditPage {
     pub items: Vec<AuditRow>,
     #[serde(default)]

@@ -27,6 +27,7 @@ pub trait Addressed: DeserializeOwned {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Envelope {
     pub payload_type: String,
@@ -36,6 +37,7 @@ pub struct Envelope {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnvelopeSignature {
     pub keyid: String,

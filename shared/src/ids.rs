@@ -30,6 +30,21 @@ macro_rules! uuid_ids {
             }
         }
 
+        #[cfg(feature = "openapi")]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "format": "uuid" })
+            }
+        }
+
         impl From<Uuid> for $name {
             fn from(id: Uuid) -> Self {
                 Self(id)
@@ -126,6 +141,23 @@ impl fmt::Display for ActionName {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl schemars::JsonSchema for ActionName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ActionName".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "The name of a builtin or a hook.",
+            "type": "string",
+            "minLength": 1,
+            "maxLength": ACTION_NAME_LEN_MAX,
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        })
+    }
+}
+
 /// A SHA-256 digest (FIPS 180-4): base64 on the wire, `sha256:<hex>` for people.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
@@ -188,7 +220,7 @@ impl FromStr for Digest {
 }
 
 fn from_hex(hex: &str) -> Option<[u8; 32]> {
-    if hex.len() != 64 || !hex.is_ascii() {
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
     let mut out = [0; 32];
@@ -220,6 +252,28 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn inline_schema() -> bool {
+        // It has two spellings where it is read, and one where it is written.
+        true
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        const BASE64: &str = "[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=";
+        let pattern = if generator.contract().is_deserialize() {
+            format!("^({BASE64}|sha256:[0-9A-Fa-f]{{64}})$")
+        } else {
+            format!("^{BASE64}$")
+        };
+        schemars::json_schema!({ "type": "string", "pattern": pattern })
     }
 }
 
@@ -263,6 +317,7 @@ mod tests {
             "",
             "sha256:",
             "sha256:zz",
+            "sha256:+a7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
             "YWJj",
             "sha256:ééééééééééééééééééééééééééééééé",
         ] {

@@ -8,6 +8,8 @@ pub mod audit;
 pub mod envelope;
 pub mod ids;
 pub mod labels;
+#[cfg(feature = "openapi")]
+pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod time;

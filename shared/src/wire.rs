@@ -9,6 +9,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
+#[cfg(feature = "openapi")]
+use crate::schema;
 use crate::{
     envelope::Addressed,
     ids::{ActionName, Digest, DomainId, EventId, ExecutionId, NodeId, ProjectId, RowId},
@@ -33,6 +35,18 @@ pub const DELIVER_WITHIN_SECONDS_MAX: u32 = 24 * 60 * 60;
 pub const ROLLOUT_WAVES_MAX: usize = 32;
 /// How many hooks one node may declare.
 pub const HOOKS_PER_NODE_MAX: usize = 128;
+/// How many builtins one node may declare.
+pub const BUILTINS_PER_NODE_MAX: usize = 128;
+/// How many violations one report may carry, as published.
+pub const VIOLATIONS_PER_REPORT_MAX: usize = 128;
+/// How many nodes one bootstrap token may enrol.
+pub const BOOTSTRAP_USES_MAX: u32 = 10_000;
+/// How long a bootstrap token may be good for.
+pub const BOOTSTRAP_TTL_SECONDS_MIN: u64 = 5 * 60;
+pub const BOOTSTRAP_TTL_SECONDS_MAX: u64 = 24 * 60 * 60;
+/// The longest hostname and machine-id that are kept, in bytes.
+pub const HOSTNAME_LEN_MAX: usize = 253;
+pub const MACHINE_ID_LEN_MAX: usize = 64;
 /// The header that carries the callback token of an invocation.
 pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 
@@ -49,6 +63,25 @@ impl Serialize for Base64 {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl schemars::JsonSchema for Base64 {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Base64".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         STANDARD
@@ -59,6 +92,7 @@ impl<'de> Deserialize<'de> for Base64 {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ActionKind {
     /// Compiled into `musterd`.
@@ -83,18 +117,24 @@ impl ActionKind {
 ///
 /// Exactly one of `selector`, `node_id` and `all: true` names the target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
 pub struct DispatchRequest {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub action: String,
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ActionKind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = TIMEOUT_SECONDS_MAX)))]
     pub timeout_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
     /// Ours: every node of the project, said out loud.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -108,6 +148,7 @@ pub struct DispatchRequest {
     /// Ours: how long a node has to take it, apart from `timeout_seconds`, which is then how long it may run. Left out,
     /// both share `timeout_seconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = DELIVER_WITHIN_SECONDS_MAX)))]
     pub deliver_within_seconds: Option<i64>,
     /// Ours: that it goes out in steps, and when it stops to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,11 +157,13 @@ pub struct DispatchRequest {
 
 /// How a dispatch goes out in steps. At least one of `waves` and `max_concurrency` says what the steps are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RolloutRequest {
     /// How far each wave reaches into the cohort, in the order of the nodes' names. A wave opens when every target of
     /// the waves before it has ended; one over the whole cohort is added where the last does not reach that far.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schemars(length(max = ROLLOUT_WAVES_MAX)))]
     pub waves: Vec<Amount>,
     /// How many targets may be released and not ended at any moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,6 +175,7 @@ pub struct RolloutRequest {
 
 /// A count, or a percentage of the cohort such as `"10%"`; as it was asked for, sensible or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "a count is expected, or a percentage such as \"10%\"")]
 pub enum Amount {
     Count(i64),
@@ -149,6 +193,7 @@ impl fmt::Display for Amount {
 
 /// What a [`RolloutRequest`] comes to for one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct RolloutPlan {
     pub waves: Vec<RolloutWave>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,6 +202,7 @@ pub struct RolloutPlan {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct RolloutWave {
     /// As it was asked for.
     pub asked: String,
@@ -168,6 +214,7 @@ pub struct RolloutWave {
 
 /// Where the rollout of an execution stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Rollout {
     pub state: RolloutState,
     /// Why it stopped.
@@ -192,6 +239,7 @@ pub struct Rollout {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutState {
     /// Targets are held, and are released as those before them end.
@@ -219,12 +267,14 @@ impl RolloutState {
 /// `POST /v1/projects/{project_id}/executions/{execution_id}/pause` and `…/resume`, answered 200 with the [`Execution`]
 /// without output. The body may be left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {}
 
 /// `POST /v1/projects/{project_id}/executions:preview`: what a [`DispatchRequest`] would be admitted as now. Nothing is
 /// written, and what the dispatch would be refused with is the answer here too.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct DispatchPreview {
     pub project_id: ProjectId,
     pub domain_id: DomainId,
@@ -256,6 +306,7 @@ pub const IDEMPOTENT_REPLAY_HEADER: &str = "idempotent-replay";
 pub const PREVIEW_TARGETS_MAX: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct PreviewTarget {
     pub node_id: NodeId,
     pub node_name: String,
@@ -263,6 +314,7 @@ pub struct PreviewTarget {
 
 /// One dispatch. Lists leave `targets` empty and give `target_counts`; a single read gives both.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Execution {
     pub id: ExecutionId,
     pub project_id: ProjectId,
@@ -296,8 +348,10 @@ pub struct Execution {
 
 /// How many nodes one gate dropped, and some of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Dropped {
     /// `insufficient_relation`, `action_not_declared` or `hook_integrity_violation`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["insufficient_relation", "action_not_declared", "hook_integrity_violation"])))]
     pub reason: String,
     pub count: u64,
     pub sample: Vec<NodeId>,
@@ -305,6 +359,7 @@ pub struct Dropped {
 
 /// One invocation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ExecutionTarget {
     pub node_id: NodeId,
     pub status: Status,
@@ -354,6 +409,7 @@ pub struct ExecutionTarget {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OutputRef {
     Inline {
@@ -380,13 +436,16 @@ impl OutputRef {
 /// `POST /v1/projects/{project_id}/executions/{execution_id}/cancel`, answered 200 with a [`CancelResponse`]. Without a
 /// body, or without `node_id`, every target is meant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CancelResponse {
     /// As it is now, without output.
     pub execution: Execution,
@@ -395,6 +454,7 @@ pub struct CancelResponse {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CancelOutcome {
     pub node_id: NodeId,
     pub outcome: CancelEffect,
@@ -402,6 +462,7 @@ pub struct CancelOutcome {
 
 /// What a cancel did to one target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelEffect {
     /// The node had not taken it, and will not run it.
@@ -424,6 +485,8 @@ impl CancelEffect {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", schemars(rename = "{T}Page"))]
 pub struct Page<T> {
     pub items: Vec<T>,
     #[serde(default)]
@@ -436,6 +499,7 @@ pub struct Page<T> {
 /// data is the [`Rollout`] comes whenever that has moved. The stream ends with one `settled` event whose data is the
 /// [`Execution`] without output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct TimelineEvent {
     pub id: i64,
     pub node_id: NodeId,
@@ -454,6 +518,7 @@ pub struct TimelineEvent {
 
 /// A node in `GET /v1/nodes`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct NodeSummary {
     pub id: NodeId,
     pub name: String,
@@ -479,6 +544,7 @@ pub struct NodeSummary {
 
 /// What a node says it can do, and whether control would let it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct NodeAction {
     pub name: ActionName,
     #[serde(rename = "type")]
@@ -489,6 +555,7 @@ pub struct NodeAction {
 
 /// The byte-for-byte comparison of a hook's digest with its baseline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Verified,
@@ -518,16 +585,20 @@ impl Verdict {
 
 /// `PATCH /v1/nodes/{id}/labels`, answered with the [`NodeSummary`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LabelPatch {
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_given"))]
     pub set: Labels,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::label_keys_given"))]
     pub remove: Vec<String>,
 }
 
 /// One hook on one node, in `GET /v1/projects/{project_id}/hooks`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HookState {
     pub name: ActionName,
     pub node_id: NodeId,
@@ -543,18 +614,23 @@ pub struct HookState {
 /// `POST /v1/projects/{project_id}/hooks/{name}/approve`: makes `digest` the baseline wherever the named nodes show
 /// exactly it. Exactly one of `selector`, `node_id` and `all: true` names the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
 pub struct ApproveRequest {
     pub digest: Digest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
     pub selector: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
     pub node_id: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ApproveResponse {
     /// The nodes whose baseline is now this digest.
     pub approved: Vec<NodeId>,
@@ -564,18 +640,23 @@ pub struct ApproveResponse {
 
 /// `POST /v1/projects/{project_id}/bootstrap-tokens`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IssueTokenRequest {
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_given"))]
     pub labels: Labels,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = 1, max = BOOTSTRAP_USES_MAX)))]
     pub uses: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(range(min = BOOTSTRAP_TTL_SECONDS_MIN, max = BOOTSTRAP_TTL_SECONDS_MAX)))]
     pub ttl_seconds: Option<u64>,
 }
 
 /// The answer, and the only time the token is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct IssuedToken {
     pub id: RowId,
     pub token: String,
@@ -586,6 +667,7 @@ pub struct IssuedToken {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SelectorOp {
     Eq,
@@ -598,6 +680,7 @@ pub enum SelectorOp {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorAst {
     pub op: SelectorOp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -611,12 +694,14 @@ pub struct SelectorAst {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectorPreviewRequest {
     pub expression: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorPreviewResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ast: Option<SelectorAst>,
@@ -625,34 +710,65 @@ pub struct SelectorPreviewResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelectorError {
     pub position: usize,
     pub message: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct VersionInfo {
     pub version: String,
     pub commit: String,
     pub date: Timestamp,
 }
 
+/// `GET /v1/health`, answered 200 also when something is down: the body says what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct HealthStatus {
+    pub status: Health,
+    pub checks: Vec<HealthCheck>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct HealthCheck {
+    pub name: String,
+    pub status: Health,
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    Ok,
+    Down,
+}
+
 // ---- nodes: enrolment, heartbeat, capabilities, violations
 
 /// `POST /v1/nodes:enroll` with the bootstrap token as bearer, answered 201 with an [`EnrollResponse`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct EnrollRequest {
     /// Minted by the node before it asks: the same token with the same id is the same enrolment, so that a lost answer
     /// costs neither a use of the token nor a second node.
     pub enrollment_id: Uuid,
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = HOSTNAME_LEN_MAX), regex(pattern = schema::NO_CONTROL)))]
     pub hostname: String,
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = MACHINE_ID_LEN_MAX), regex(pattern = schema::NO_CONTROL)))]
     pub machine_id: String,
-    /// What the node says of itself; each key is stored under [`crate::labels::NODE_PREFIX`].
+    /// What the node says of itself; each key is stored under the prefix `node/`.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::labels_of_a_node"))]
     pub labels: Labels,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct EnrollResponse {
     pub node_id: NodeId,
     pub name: String,
@@ -669,6 +785,7 @@ pub struct EnrollResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SigningKeyInfo {
     pub keyid: String,
     /// An Ed25519 public key: base64 of 32 bytes.
@@ -676,6 +793,7 @@ pub struct SigningKeyInfo {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HeartbeatRequest {
     pub client_now: Timestamp,
     pub binary_checksum: Base64,
@@ -684,6 +802,7 @@ pub struct HeartbeatRequest {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HeartbeatResponse {
     pub accepted_at: Timestamp,
     /// Whether the node should send its capabilities again.
@@ -692,23 +811,30 @@ pub struct HeartbeatResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CapabilityManifest {
     pub binary_version: String,
     pub binary_checksum: Base64,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(length(max = HOOKS_PER_NODE_MAX)))]
     pub declared_hooks: Vec<DeclaredHook>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schemars(length(max = BUILTINS_PER_NODE_MAX)))]
     pub builtin_actions: Vec<BuiltinAction>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct DeclaredHook {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub name: String,
     pub checksum: Digest,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BuiltinAction {
+    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -717,6 +843,7 @@ pub struct BuiltinAction {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BuiltinParameter {
     pub name: String,
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
@@ -730,6 +857,7 @@ pub struct BuiltinParameter {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CapabilityResponse {
     pub accepted_at: Timestamp,
     pub fields_changed: Vec<String>,
@@ -737,11 +865,14 @@ pub struct CapabilityResponse {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationsRequest {
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = VIOLATIONS_PER_REPORT_MAX)))]
     pub violations: Vec<ViolationReport>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReportedKind {
     BinaryChecksum,
@@ -750,6 +881,7 @@ pub enum ReportedKind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DetectedBy {
     StartupScan,
@@ -758,6 +890,7 @@ pub enum DetectedBy {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationReport {
     pub kind: ReportedKind,
     pub detected_by: DetectedBy,
@@ -769,6 +902,7 @@ pub struct ViolationReport {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationsResponse {
     pub accepted_at: Timestamp,
     pub violation_count: u32,
@@ -776,13 +910,16 @@ pub struct ViolationsResponse {
 
 /// A row of `GET /v1/integrity-violations`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ViolationRow {
     pub id: RowId,
     pub node_id: NodeId,
     pub domain_id: DomainId,
     /// `binary`, `hook` or `host_key`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["binary", "hook", "host_key"])))]
     pub kind: String,
     /// `open`, `acknowledged` or `resolved`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["open", "acknowledged", "resolved"])))]
     pub status: String,
     pub artifact_id: String,
     pub detected_at: Timestamp,
@@ -803,6 +940,7 @@ pub struct ViolationRow {
 
 /// The payload of an `action_request` event. Without its expiry and its token nothing runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ActionRequest {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -846,6 +984,7 @@ impl Addressed for ActionRequest {
 
 /// The payload of an `action_cancel` event: an operator takes an execution back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ActionCancel {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -866,6 +1005,7 @@ impl Addressed for ActionCancel {
 
 /// The payload of a `hook_baseline_updated` event: an operator approved a digest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BaselineUpdated {
     pub event_id: EventId,
     pub occurred_at: Timestamp,
@@ -889,6 +1029,7 @@ impl Addressed for BaselineUpdated {
 
 /// `POST /v1/nodes/{id}/executions/{exec_id}`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Callback {
     pub status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -935,6 +1076,7 @@ impl Callback {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CallbackOutput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<Base64>,
@@ -945,6 +1087,7 @@ pub struct CallbackOutput {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct CallbackResponse {
     pub status: Status,
     #[serde(default)]
@@ -964,6 +1107,7 @@ pub fn output_key(execution: ExecutionId, node: NodeId) -> String {
 
 /// An RFC 9457 problem. `code` is the stable part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Problem {
     #[serde(rename = "type")]
     pub kind: String,

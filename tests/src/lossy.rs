@@ -1,4 +1,5 @@
-//! What may stand between `muster` and control: it hands every request on, and loses answers to dispatches.
+//! What may stand between `muster` or a daemon and control: it hands every request on, notes what was said, and loses
+//! answers to dispatches.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +14,7 @@ use muster_shared::wire::IDEMPOTENCY_KEY_HEADER;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::net::TcpListener;
 
-use crate::{Operator, World};
+use crate::{Answer, Operator, World};
 
 /// What becomes of the answer to one dispatch, after control has given it.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,19 @@ pub struct Lossy {
 struct Seen {
     losses: VecDeque<Loss>,
     keys: Vec<Option<String>>,
+    exchanges: Vec<Exchange>,
+}
+
+/// What one side really said, and what it was really answered.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    pub method: String,
+    /// Without its query.
+    pub path: String,
+    /// The JSON of the request, where there was any.
+    pub asked: Option<serde_json::Value>,
+    /// Without a body when it is an event stream.
+    pub answer: Answer,
 }
 
 impl Lossy {
@@ -45,6 +59,7 @@ impl Lossy {
         let seen = Arc::new(Mutex::new(Seen {
             losses: losses.iter().copied().collect(),
             keys: Vec::new(),
+            exchanges: Vec::new(),
         }));
         let data = world.data_dir();
         let chain = CertificateDer::pem_file_iter(data.join("server.pem"))
@@ -87,6 +102,15 @@ impl Lossy {
     pub fn keys(&self) -> Vec<Option<String>> {
         self.seen.lock().expect("the proxy is sound").keys.clone()
     }
+
+    /// Everything that came through, in the order in which it was answered.
+    ///
+    /// # Panics
+    /// When the proxy did.
+    #[must_use]
+    pub fn exchanges(&self) -> Vec<Exchange> {
+        self.seen.lock().expect("the proxy is sound").exchanges.clone()
+    }
 }
 
 async fn hand_on(
@@ -109,6 +133,8 @@ async fn hand_on(
     let key = headers
         .get(IDEMPOTENCY_KEY_HEADER)
         .map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    let method = parts.method.clone();
+    let asked = serde_json::from_slice(&body).ok();
     let answer = behind
         .request(parts.method, &path)
         .headers(headers)
@@ -117,7 +143,33 @@ async fn hand_on(
         .await
         .map_err(io::Error::other)?;
     let (status, kind) = (answer.status(), answer.headers().get("content-type").cloned());
+    let content_type = kind
+        .as_ref()
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    let mut exchange = Exchange {
+        method: method.to_string(),
+        path: path.split('?').next().unwrap_or_default().to_owned(),
+        asked,
+        answer: Answer {
+            status: status.as_u16(),
+            content_type: content_type.to_owned(),
+            headers: answer.headers().clone(),
+            bytes: Vec::new(),
+        },
+    };
+    let note = |exchange| seen.lock().expect("the proxy is sound").exchanges.push(exchange);
+    if content_type.starts_with("text/event-stream") {
+        note(exchange);
+        let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
+        response
+            .headers_mut()
+            .extend(kind.map(|kind| (hyper::header::CONTENT_TYPE, kind)));
+        return Ok(response);
+    }
     let bytes = answer.bytes().await.map_err(io::Error::other)?;
+    exchange.answer.bytes = bytes.to_vec();
+    note(exchange);
     let loss = dispatch.then(|| {
         let mut seen = seen.lock().expect("the proxy is sound");
         seen.keys.push(key);

@@ -28,7 +28,7 @@ pub struct Operator {
 }
 
 /// An HTTP answer, read whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
     pub content_type: String,

@@ -1,7 +1,9 @@
 //! Clients generated from the published surface work unchanged: real answers of the real server, held against it.
 
 use muster_shared::time::Timestamp;
-use muster_tests::{Answer, contract::Contract, prelude::*, world::on_node};
+use std::collections::BTreeSet;
+
+use muster_tests::{Answer, contract::Contract, lossy::Lossy, prelude::*, world::on_node};
 use reqwest::Method;
 
 /// Asks as a generated client would, and judges both ways.
@@ -268,3 +270,84 @@ async fn reads_beside_the_main_path_have_the_published_shapes() {
     contract.judge_event("SSEEventActionRequest", &serde_json::to_value(request).unwrap());
     world.leave_open();
 }
+
+/// What the real `muster` and the real daemon say to the real control, and what it says to them, fits both documents.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_our_own_programs_say_fits_the_published_surface_and_our_own_document() {
+    let mut world = World::new().await;
+    let between = Lossy::before(&world, &[]).await;
+    let straight = std::mem::replace(&mut world.operator, between.operator.clone());
+    let mut node = world
+        .node("n")
+        .config("heartbeat_seconds = 1\n")
+        .hook("large", "#!/bin/sh\nhead -c 50000 /dev/zero\n")
+        .start()
+        .await;
+    for args in [
+        &["run", "ping", "--all", "--wait", "--timeout", "60s"][..],
+        &["run", "large", "--all", "--wait", "-p", "a=b"],
+        &["run", "ping", "--all", "--dry-run"],
+        &["run", "ping", "-l", "story-node=n", "--expect", "1", "--wait"],
+        &["nodes"],
+        &["executions"],
+        &["hooks"],
+        &["violations"],
+        &["tokens", "list"],
+        &["audit", "list"],
+    ] {
+        let _ = world.operator.muster(args).await.expect(0);
+    }
+    let refused = world.operator.muster(&["run", "nobody.has.it", "--all"]).await;
+    assert_ne!(refused.code, 0);
+    node.replace_hook("large", "#!/bin/sh\necho changed\n").await;
+
+    let (published, own) = (Contract::published(), Contract::served(&straight).await);
+    let published_ids = [
+        "DispatchExecution",
+        "ListExecutions",
+        "GetExecution",
+        "ListNodes",
+        "ListIntegrityViolations",
+        "PostNodeExecutionCallback",
+        "PostNodeHeartbeat",
+        "PutNodeCapabilities",
+    ];
+    until("each of them has spoken", async || {
+        let said: BTreeSet<String> = between
+            .exchanges()
+            .iter()
+            .filter_map(|exchange| published.operation_at(&exchange.method, &exchange.path))
+            .map(|id| id.replace("Newer", ""))
+            .collect();
+        published_ids.iter().all(|id| said.contains(*id)).then_some(())
+    })
+    .await;
+    for exchange in between.exchanges() {
+        let (method, path) = (&exchange.method, &exchange.path);
+        let id = own
+            .operation_at(method, path)
+            .unwrap_or_else(|| panic!("{method} {path} is not in our own document"));
+        own.judge_exchange(&id, &exchange);
+        if let Some(id) = published.operation_at(method, path) {
+            published.judge_exchange(&id, &exchange);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_document_has_the_published_operations_and_true_examples() {
+    let world = World::new().await;
+    let own = Contract::served(&world.operator).await;
+    assert!(own.judge_examples() > 100);
+    let published = Contract::published();
+    for (method, path, id) in published.operations() {
+        // A template is a path that fits itself.
+        let ours = own.operation_at(&method, &path);
+        if !NOT_OFFERED.contains(&&*id) {
+            assert_eq!(ours.as_deref(), Some(&*id), "{method} {path}");
+        }
+    }
+}
+
+/// Published operations that this control does not offer yet.
+const NOT_OFFERED: [&str; 1] = ["AcknowledgeIntegrityViolation"];

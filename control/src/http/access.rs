@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Query, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -24,6 +24,7 @@ use super::{
     body::{OPERATOR_BODY_BYTES_MAX, read_json},
     cursor,
     denial::{deny, refuse},
+    extract::{Path, Query},
     problem::ApiError,
 };
 use crate::{

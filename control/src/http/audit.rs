@@ -1,15 +1,13 @@
 //! Reading the audit trail.
 
-use axum::{
-    Json,
-    extract::{Query, State},
-};
+use axum::{Json, extract::State};
 use muster_shared::audit::AuditPage;
 use serde::Deserialize;
 
 use super::{
     auth::{InDomain, Operator},
     cursor,
+    extract::Query,
     problem::ApiError,
 };
 use crate::control::Shared;

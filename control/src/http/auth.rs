@@ -2,7 +2,7 @@
 //! body is read before.
 
 use axum::{
-    extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
+    extract::{FromRequestParts, MatchedPath, RawPathParams},
     http::{header, request::Parts},
 };
 use muster_shared::{
@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::{
     denial::{Asked, deny},
+    extract::Query,
     operator::project_not_found,
     problem::ApiError,
     routes,
@@ -196,17 +197,18 @@ pub(super) struct OfProject {
 
 #[derive(Deserialize)]
 struct ProjectQuery {
-    project_id: String,
+    project_id: Option<String>,
 }
 
 impl FromRequestParts<Shared> for OfProject {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let Query(query) = Query::<ProjectQuery>::from_request_parts(parts, control)
-            .await
-            .map_err(|err| ApiError::bad_request("invalid_project_id", err.to_string()))?;
-        let project = visible_project(control, &operator, parse_project(&query.project_id)?).await?;
+        let Query(query) = Query::<ProjectQuery>::from_request_parts(parts, control).await?;
+        let project = query
+            .project_id
+            .ok_or_else(|| ApiError::bad_request("invalid_project_id", "name the project: project_id"))?;
+        let project = visible_project(control, &operator, parse_project(&project)?).await?;
         let caller = InProject { operator, project };
         caller.require_operator(control).await?;
         let InProject { operator, project } = caller;
@@ -230,9 +232,7 @@ impl FromRequestParts<Shared> for InDomain {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let Query(query) = Query::<DomainQuery>::from_request_parts(parts, control)
-            .await
-            .map_err(|err| ApiError::bad_request("invalid_query", err.to_string()))?;
+        let Query(query) = Query::<DomainQuery>::from_request_parts(parts, control).await?;
         let domain = match (query.domain_id, query.project_id) {
             (Some(raw), None) => known_domain(control, &operator, &raw).await?,
             (None, Some(raw)) => {

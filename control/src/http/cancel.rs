@@ -1,10 +1,6 @@
 //! Taking an execution back.
 
-use axum::{
-    Json,
-    body::Body,
-    extract::{Path, State},
-};
+use axum::{Json, body::Body, extract::State};
 use muster_shared::{
     time::Timestamp,
     wire::{CancelRequest, CancelResponse},
@@ -14,6 +10,7 @@ use super::{
     auth::{InProject, parse_node},
     body::{OPERATOR_BODY_BYTES_MAX, read_json_or_default},
     denial::refuse,
+    extract::Path,
     operator::parse_execution,
     problem::ApiError,
 };

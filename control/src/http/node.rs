@@ -9,7 +9,7 @@ use std::{
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{
         IntoResponse, Response,
@@ -22,7 +22,8 @@ use muster_shared::{
     time::Timestamp,
     wire::{
         CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
-        EnrollRequest, HeartbeatRequest, HeartbeatResponse, ViolationsRequest, ViolationsResponse,
+        EnrollRequest, HeartbeatRequest, HeartbeatResponse, VIOLATIONS_PER_REPORT_MAX, ViolationsRequest,
+        ViolationsResponse,
     },
 };
 
@@ -30,6 +31,7 @@ use super::{
     auth::{Bearer, Node},
     body::{CALLBACK_BODY_BYTES_MAX, OPERATOR_BODY_BYTES_MAX, REPORT_BODY_BYTES_MAX, read_json},
     denial::{Asked, refuse},
+    extract::Path,
     operator::parse_execution,
     problem::ApiError,
 };
@@ -37,8 +39,7 @@ use crate::{
     audit::execution_resource,
     callback,
     control::{Control, Shared},
-    delivery, enroll, error_chain,
-    integrity::{self, VIOLATIONS_PER_REPORT_MAX},
+    delivery, enroll, error_chain, integrity,
     keys::token_hash,
     presence::Seen,
     store::Owed,

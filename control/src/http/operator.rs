@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Query, State},
+    extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
@@ -26,6 +26,7 @@ use super::{
     body::{OPERATOR_BODY_BYTES_MAX, parse_json, read_bytes, read_json},
     cursor,
     denial::{deny, refuse},
+    extract::{Path, Query},
     problem::ApiError,
 };
 use crate::{

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use axum::{
     body::Body,
-    extract::{Path, Query, State},
+    extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -17,6 +17,7 @@ use muster_shared::{
 
 use super::{
     auth::{InProject, parse_node},
+    extract::{Path, Query},
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
     range::{Wanted, wanted},

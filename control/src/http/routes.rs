@@ -1,5 +1,6 @@
-//! Every route, once: its method and path, who may ask, and what its refusals are called in the audit trail. The
-//! router is built from this table, and so are the tests that try each door without a key.
+//! Every route, once: its method and path, who may ask, what its refusals are called in the audit trail, and what
+//! it is for. The router is built from this table, and so are the OpenAPI document and, from that, the tests that try
+//! each door without a key.
 
 use axum::{
     Router,
@@ -7,7 +8,8 @@ use axum::{
 };
 
 use super::{
-    access, audit, cancel, health, metrics, node, operator, outputs, ready, rollout, version, watch,
+    access, audit, cancel, health, metrics, node, openapi::Operation, operations, operator, outputs, ready,
+    rollout, version, watch,
 };
 use crate::control::Shared;
 
@@ -28,7 +30,7 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Operator => "operator",
             Self::Node => "node",
@@ -41,12 +43,14 @@ impl Who {
 }
 
 pub(super) struct Route {
-    method: &'static str,
-    path: &'static str,
-    who: Who,
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) who: Who,
     /// The relation of its denials.
     relation: &'static str,
     serve: fn() -> MethodRouter<Shared>,
+    /// What the OpenAPI document says of it.
+    pub(super) operation: fn() -> Operation,
 }
 
 const fn route(
@@ -54,6 +58,7 @@ const fn route(
     who: Who,
     relation: &'static str,
     serve: fn() -> MethodRouter<Shared>,
+    operation: fn() -> Operation,
 ) -> Route {
     Route {
         method,
@@ -61,58 +66,60 @@ const fn route(
         who,
         relation,
         serve,
+        operation,
     }
 }
 
 #[rustfmt::skip]
-const ROUTES: &[Route] = &[
-    route(("POST", "/v1/projects/{project}/executions:dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
-    route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
-    route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview)),
-    route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview)),
-    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions)),
-    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution)),
-    route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution)),
-    route(("POST", "/v1/projects/{project}/executions/{execution}/pause"), Who::Operator, "execution.pause", || post(rollout::pause)),
-    route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume)),
-    route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events)),
-    route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read)),
-    route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks)),
-    route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(operator::approve_hook)),
-    route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(operator::issue_token)),
-    route(("GET", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.list", || get(access::list_bootstrap_tokens)),
-    route(("DELETE", "/v1/projects/{project}/bootstrap-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_bootstrap_token)),
-    route(("GET", "/v1/operator-tokens"), Who::Operator, "token.list", || get(access::list_operator_tokens)),
-    route(("POST", "/v1/operator-tokens"), Who::Operator, "token.issue", || post(access::create_operator_token)),
-    route(("DELETE", "/v1/operator-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_operator_token)),
-    route(("POST", "/v1/operator-tokens/{token}/rotate"), Who::Operator, "token.rotate", || post(access::rotate_operator_token)),
-    route(("GET", "/v1/authz/relation-tuples"), Who::Operator, "grant.list", || get(access::list_tuples)),
-    route(("POST", "/v1/authz/relation-tuples"), Who::Operator, "grant.create", || post(access::create_tuple)),
-    route(("DELETE", "/v1/authz/relation-tuples/{tuple}"), Who::Operator, "grant.delete", || delete(access::delete_tuple)),
-    route(("POST", "/v1/authz/check"), Who::Operator, "authz.check", || post(access::check)),
-    route(("GET", "/v1/auth/whoami"), Who::Operator, "auth.whoami", || get(access::whoami)),
-    route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(operator::list_nodes)),
-    route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node)),
-    route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node)),
-    route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels)),
-    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(operator::list_violations)),
-    route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector)),
-    route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list)),
+pub(super) const ROUTES: &[Route] = &[
+    route(("POST", "/v1/projects/{project}/executions:dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch), operations::dispatch),
+    route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch), operations::dispatch_newer),
+    route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview),
+    route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview_newer),
+    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions), operations::list_executions),
+    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution), operations::get_execution),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution), operations::cancel_execution),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/pause"), Who::Operator, "execution.pause", || post(rollout::pause), operations::pause_execution),
+    route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume), operations::resume_execution),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events), operations::execution_events),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read), operations::read_output),
+    route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks), operations::list_hooks),
+    route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(operator::approve_hook), operations::approve_hook),
+    route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(operator::issue_token), operations::issue_bootstrap_token),
+    route(("GET", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.list", || get(access::list_bootstrap_tokens), operations::list_bootstrap_tokens),
+    route(("DELETE", "/v1/projects/{project}/bootstrap-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_bootstrap_token), operations::revoke_bootstrap_token),
+    route(("GET", "/v1/operator-tokens"), Who::Operator, "token.list", || get(access::list_operator_tokens), operations::list_operator_tokens),
+    route(("POST", "/v1/operator-tokens"), Who::Operator, "token.issue", || post(access::create_operator_token), operations::issue_operator_token),
+    route(("DELETE", "/v1/operator-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_operator_token), operations::revoke_operator_token),
+    route(("POST", "/v1/operator-tokens/{token}/rotate"), Who::Operator, "token.rotate", || post(access::rotate_operator_token), operations::rotate_operator_token),
+    route(("GET", "/v1/authz/relation-tuples"), Who::Operator, "grant.list", || get(access::list_tuples), operations::list_tuples),
+    route(("POST", "/v1/authz/relation-tuples"), Who::Operator, "grant.create", || post(access::create_tuple), operations::create_tuple),
+    route(("DELETE", "/v1/authz/relation-tuples/{tuple}"), Who::Operator, "grant.delete", || delete(access::delete_tuple), operations::delete_tuple),
+    route(("POST", "/v1/authz/check"), Who::Operator, "authz.check", || post(access::check), operations::check),
+    route(("GET", "/v1/auth/whoami"), Who::Operator, "auth.whoami", || get(access::whoami), operations::whoami),
+    route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(operator::list_nodes), operations::list_nodes),
+    route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node), operations::get_node),
+    route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node), operations::decommission_node),
+    route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels), operations::patch_labels),
+    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(operator::list_violations), operations::list_violations),
+    route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector), operations::preview_selector),
+    route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list), operations::list_audit),
 
-    route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll)),
-    route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node::events)),
-    route(("POST", "/v1/nodes/{node}/heartbeat"), Who::Node, "node.heartbeat", || post(node::heartbeat)),
-    route(("PUT", "/v1/nodes/{node}/capabilities"), Who::Node, "node.capabilities", || put(node::capabilities)),
-    route(("POST", "/v1/nodes/{node}/integrity-violations"), Who::Node, "node.violations", || post(node::violations)),
-    route(("POST", "/v1/nodes/{node}/executions/{execution}"), Who::Node, "node_execution_callback.apply", || post(node::callback)),
-    route(("PUT", "/v1/outputs/{execution}/{node}/output"), Who::Signed, "output.upload", || put(outputs::accept)),
+    route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll), operations::enroll),
+    route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node::events), operations::node_events),
+    route(("POST", "/v1/nodes/{node}/heartbeat"), Who::Node, "node.heartbeat", || post(node::heartbeat), operations::heartbeat),
+    route(("PUT", "/v1/nodes/{node}/capabilities"), Who::Node, "node.capabilities", || put(node::capabilities), operations::capabilities),
+    route(("POST", "/v1/nodes/{node}/integrity-violations"), Who::Node, "node.violations", || post(node::violations), operations::report_violations),
+    route(("POST", "/v1/nodes/{node}/executions/{execution}"), Who::Node, "node_execution_callback.apply", || post(node::callback), operations::callback),
+    route(("PUT", "/v1/outputs/{execution}/{node}/output"), Who::Signed, "output.upload", || put(outputs::accept), operations::upload_output),
 
-    route(("GET", "/metrics"), Who::Here, "metrics", || get(metrics::show)),
-    route(("GET", "/v1/auth/config"), Who::Anybody, "auth.config", || get(access::auth_config)),
-    route(("GET", "/v1/version"), Who::Anybody, "version", || get(version)),
-    route(("GET", "/v1/health"), Who::Anybody, "health", || get(health)),
-    route(("GET", "/readyz"), Who::Anybody, "health", || get(ready)),
-    route(("GET", "/healthz"), Who::Anybody, "health", || get(|| async { "ok\n" })),
+    route(("GET", "/metrics"), Who::Here, "metrics", || get(metrics::show), operations::metrics),
+    route(("GET", "/v1/openapi.json"), Who::Anybody, "openapi", || get(super::openapi_document), operations::openapi),
+    route(("GET", "/v1/auth/config"), Who::Anybody, "auth.config", || get(access::auth_config), operations::auth_config),
+    route(("GET", "/v1/version"), Who::Anybody, "version", || get(version), operations::version),
+    route(("GET", "/v1/health"), Who::Anybody, "health", || get(health), operations::health),
+    route(("GET", "/readyz"), Who::Anybody, "health", || get(ready), operations::ready),
+    route(("GET", "/healthz"), Who::Anybody, "health", || get(|| async { "ok\n" }), operations::alive),
 ];
 
 pub(super) fn router() -> Router<Shared> {
@@ -129,12 +136,4 @@ pub(super) fn relation(method: &str, path: &str) -> &'static str {
         .iter()
         .find(|route| route.path == path && route.method == method)
         .map_or("unknown", |route| route.relation)
-}
-
-/// The table as text: method, path and who may ask, separated by tabs.
-pub(crate) fn listed() -> String {
-    ROUTES
-        .iter()
-        .map(|route| format!("{}\t{}\t{}\n", route.method, route.path, route.who.as_str()))
-        .collect()
 }

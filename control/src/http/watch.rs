@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::{
-    extract::{Path, State},
+    extract::State,
     http::HeaderMap,
     response::{
         IntoResponse, Response,
@@ -18,6 +18,7 @@ use muster_shared::{
 
 use super::{
     auth::InProject,
+    extract::Path,
     node::{KEEP_ALIVE, event_stream_headers},
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
