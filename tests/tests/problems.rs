@@ -16,8 +16,8 @@ use reqwest::Method;
 const OUT_OF_REACH: [(&str, &str); 2] = [
     ("metrics_not_public", "it takes a caller from another machine"),
     (
-        "output_upload_failed",
-        "presigning asks nobody, and so fails only by a fault of its library",
+        "output_changed",
+        "before the first byte it takes a store that keeps digests, and keeps another",
     ),
 ];
 
@@ -62,7 +62,10 @@ async fn every_code_of_the_table_can_be_provoked() {
     enrolment(&world, &mut seen).await;
     dispatches(&world, &mut seen).await;
     reports_and_outputs(&world, &mut seen).await;
+    rollouts(&world, &mut seen).await;
+    outputs_that_do_not_hold(&world, &mut seen).await;
     an_output_store_that_is_down(&mut seen).await;
+    an_issuer_that_is_down(&mut seen).await;
     what_takes_time(&world, &mut seen).await;
     tokens_that_hold_no_more(&world, &mut seen).await;
 
@@ -310,6 +313,12 @@ async fn dispatches(world: &World, seen: &mut Seen) {
         (on_node("../x", node.id), 400, "invalid_action"),
         (with("timeout_seconds", json!(0)), 400, "invalid_timeout"),
         (
+            with("deliver_within_seconds", json!(0)),
+            400,
+            "invalid_deliver_within",
+        ),
+        (with("rollout", json!({})), 400, "invalid_rollout"),
+        (
             with("parameters", json!({"a": "x".repeat(PARAMETERS_BYTES_MAX)})),
             400,
             "invalid_parameters",
@@ -454,6 +463,88 @@ async fn reports_and_outputs(world: &World, seen: &mut Seen) {
         401,
         "nsk_revoked",
     );
+}
+
+async fn rollouts(world: &World, seen: &mut Seen) {
+    let operator = &world.operator;
+    let node = BareNode::enroll(world, "n=rolling").await;
+    node.declare(&[]).await;
+    let pause = async |id: ExecutionId| {
+        let path = operator.in_project(&format!("executions/{id}/pause"));
+        send(operator, Method::POST, &path, json!({})).await
+    };
+    let cancel = async |id: ExecutionId| {
+        let path = operator.in_project(&format!("executions/{id}/cancel"));
+        let _ = send(operator, Method::POST, &path, json!({})).await.expect(200);
+    };
+    let plain = world.dispatch(on_node("ping", node.id)).await;
+    seen.saw(pause(plain.id).await, 409, "no_rollout");
+    cancel(plain.id).await;
+    let mut body = on_node("ping", node.id);
+    body["rollout"] = json!({"max_concurrency": 1});
+    let rolled = world.dispatch(body).await;
+    seen.saw(pause(rolled.id).await, 409, "nothing_held");
+    cancel(rolled.id).await;
+}
+
+async fn outputs_that_do_not_hold(world: &World, seen: &mut Seen) {
+    const BYTES: usize = 20_000;
+    let operator = &world.operator;
+    let node = BareNode::enroll(world, "n=writing").await;
+    node.declare(&[]).await;
+    let sent = world.dispatch(on_node("ping", node.id)).await;
+    let mut frames = node.stream().await;
+    let request = node.next_request(&mut frames).await.into_inner();
+    let report = async |callback: Callback| node.report(&request, &callback).await;
+    let _ = report(Callback::of(Status::Ack)).await.expect(200);
+    let right = vec![b'o'; BYTES];
+    let declared = Callback {
+        declared_output_bytes: Some(BYTES as u64),
+        declared_output_sha256: Some(Digest::of(&right)),
+        ..Callback::of(Status::Started)
+    };
+    let offered: CallbackResponse = report(declared).await.expect(200).json();
+    let url = offered.output_upload_url.expect("an upload is offered");
+    let http = client_with_ca(&operator.ca_file);
+    let put = async |bytes: Vec<u8>| Answer::to(http.put(&url).body(bytes)).await;
+    seen.saw(put(vec![b'x'; BYTES]).await, 400, "upload_digest_mismatch");
+    let key = muster_shared::wire::output_key(sent.id, node.id);
+    let ended = |output| Callback {
+        output: Some(output),
+        ..Callback::of(Status::Succeeded)
+    };
+    let object = CallbackOutput {
+        object_key: Some(key.clone()),
+        sha256: Some(Digest::of(&right)),
+        ..Default::default()
+    };
+    seen.saw(report(ended(object.clone())).await, 502, "output_upload_failed");
+    let _ = put(right).await.expect(200);
+    let _ = report(ended(object)).await.expect(200);
+    let other = CallbackOutput {
+        inline: Some(Base64(b"other".to_vec())),
+        ..Default::default()
+    };
+    seen.saw(report(ended(other)).await, 409, "output_differs");
+
+    let path = operator.in_project(&format!("executions/{}/targets/{}/output", sent.id, node.id));
+    let part =
+        async |range: &str| Answer::to(operator.request(Method::GET, &path).header("range", range)).await;
+    seen.saw(part("bytes=20000-").await, 416, "range_not_satisfiable");
+    let kept = world.data_dir().join("outputs").join(&key);
+    std::fs::remove_file(&kept).expect("the object can be removed");
+    seen.saw(operator.get(&path).await, 502, "output_lost");
+}
+
+async fn an_issuer_that_is_down(seen: &mut Seen) {
+    let world = World::with_config(Some(
+        "[oidc]\nissuer = \"https://127.0.0.1:1\"\naudience = \"muster\"\nfetch_timeout_seconds = 2\n",
+    ))
+    .await;
+    // {"alg":"EdDSA","kid":"k"} and claims that nobody can check.
+    let token = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.e30.AAAA";
+    let asked = world.operator.with_token(token).get("/v1/auth/whoami").await;
+    seen.saw(asked, 503, "issuer_unavailable");
 }
 
 async fn an_output_store_that_is_down(seen: &mut Seen) {

@@ -519,6 +519,7 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
                 ][..],
             ),
             (429, &["rate_limited"]),
+            (503, &["issuer_unavailable"]),
         ]),
         Who::Node => all.push((401, &["unauthenticated", "nsk_revoked"])),
         Who::Newcomer => all.push((401, &["unauthenticated"])),
