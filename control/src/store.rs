@@ -13,6 +13,8 @@ mod metrics;
 mod nodes;
 mod outbox;
 mod rows;
+#[cfg(test)]
+mod schema_tests;
 mod tenancy;
 
 use std::{path::Path, time::Duration};
