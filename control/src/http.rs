@@ -7,13 +7,16 @@ mod body;
 mod cancel;
 mod cursor;
 mod denial;
+mod executions;
 mod linger;
 mod metrics;
 mod node;
 mod operator;
 mod outputs;
 mod problem;
+mod query;
 mod routes;
+mod violations;
 mod watch;
 
 use axum::{

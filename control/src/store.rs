@@ -9,9 +9,11 @@ mod cancel;
 mod executions;
 mod hooks;
 mod idempotency;
+mod list;
 mod metrics;
 mod nodes;
 mod outbox;
+mod retention;
 mod rows;
 mod tenancy;
 
@@ -19,15 +21,19 @@ use std::{path::Path, time::Duration};
 
 use sqlx::{
     Sqlite, SqlitePool, Transaction,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{
+        SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+    },
 };
 
 pub(crate) use access::Presented;
-pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
+pub(crate) use executions::{Advance, Detail, ExecutionHeader, NewExecution, TargetState};
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
+pub(crate) use list::ListFilter;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
 pub(crate) use outbox::Owed;
+pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
@@ -64,6 +70,8 @@ impl Store {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
+            // Only a database that is made now takes this: it can give freed pages back.
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)

@@ -6,7 +6,10 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use super::{access, audit, cancel, health, metrics, node, operator, outputs, ready, version, watch};
+use super::{
+    access, audit, cancel, executions, health, metrics, node, operator, outputs, ready, version, violations,
+    watch,
+};
 use crate::control::Shared;
 
 /// What a caller must show.
@@ -68,8 +71,10 @@ const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch)),
     route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview)),
     route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview)),
-    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions)),
-    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution)),
+    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(executions::list)),
+    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(executions::get)),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/targets"), Who::Operator, "execution.get", || get(executions::targets)),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/timeline"), Who::Operator, "execution.get", || get(executions::timeline)),
     route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events)),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read)),
@@ -90,7 +95,8 @@ const ROUTES: &[Route] = &[
     route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node)),
     route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node)),
     route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels)),
-    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(operator::list_violations)),
+    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(violations::list)),
+    route(("POST", "/v1/integrity-violations/{violation}/acknowledge"), Who::Operator, "violation.acknowledge", || post(violations::acknowledge)),
     route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector)),
     route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list)),
 
