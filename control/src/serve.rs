@@ -150,7 +150,7 @@ fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
     Ok(file)
 }
 
-async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
+pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
     let signer = config.data.signer().map_err(ServeError::Secrets)?;
     let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;

@@ -70,8 +70,6 @@ impl Store {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
-            // Only a database that is made now takes this: it can give freed pages back.
-            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
@@ -79,7 +77,8 @@ impl Store {
         let write = SqlitePoolOptions::new()
             .max_connections(1)
             .acquire_timeout(WRITE_TURN_MAX)
-            .connect_with(options.clone())
+            // Only a database that is made now takes this: it can give freed pages back.
+            .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
             .await?;
         sqlx::migrate!("./migrations").run(&write).await?;
         let read = SqlitePoolOptions::new()
@@ -127,3 +126,6 @@ impl Tx {
         Ok(self.0.commit().await?)
     }
 }
+
+#[cfg(test)]
+mod tests;
