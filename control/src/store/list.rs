@@ -52,7 +52,8 @@ impl Store {
             .iter()
             .map(ExecutionHeader::read)
             .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let mut counts = target_counts(&mut snapshot, headers.iter().map(|h| h.id)).await?;
+        let ids: Vec<ExecutionId> = headers.iter().map(|header| header.id).collect();
+        let mut counts = target_counts(&mut snapshot, &ids).await?;
         snapshot.commit().await?;
         Ok(headers
             .into_iter()
@@ -82,7 +83,7 @@ impl Store {
             .await?;
         let Some(row) = row else { return Ok(None) };
         let header = ExecutionHeader::read(&row)?;
-        let counts = target_counts(&mut snapshot, [id]).await?.remove(&id);
+        let counts = target_counts(&mut snapshot, &[id]).await?.remove(&id);
         let targets = targets_after(&mut snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
         snapshot.commit().await?;
         Ok(Some(header.into_wire(counts.unwrap_or_default(), targets)))
@@ -212,8 +213,12 @@ async fn targets_after(
 
 async fn target_counts(
     snapshot: &mut Snapshot,
-    executions: impl IntoIterator<Item = ExecutionId>,
+    executions: &[ExecutionId],
 ) -> Result<HashMap<ExecutionId, BTreeMap<Status, u64>>, StoreError> {
+    // Of none there is nothing to count; to ask all the same would walk along every target there is.
+    if executions.is_empty() {
+        return Ok(HashMap::new());
+    }
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
     );
