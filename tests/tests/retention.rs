@@ -39,7 +39,10 @@ fn age(world: &World) {
 
 fn count(world: &World, table: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {table}");
-    world.database().query_row(&sql, [], |row| row.get(0)).unwrap()
+    world
+        .database()
+        .query_row(&sql, [], |row| row.get(0))
+        .expect("rows can be counted")
 }
 
 #[tokio::test(flavor = "multi_thread")]
