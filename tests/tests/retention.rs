@@ -5,7 +5,14 @@ use muster_shared::{
     audit::{AuditPage, AuditRow, GENESIS},
     time::Timestamp,
 };
-use muster_tests::{Said, binaries::binary, operator::said_by, prelude::*, world::on_node};
+use muster_tests::{
+    Said,
+    binaries::binary,
+    operator::said_by,
+    prelude::*,
+    s3::{ACCESS_KEY_ID, BUCKET, S3, SECRET_ACCESS_KEY},
+    world::on_node,
+};
 
 const TWO_HOURS_MS: i64 = 2 * 3_600_000;
 const LIMITS: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
@@ -146,6 +153,45 @@ async fn an_execution_goes_with_its_output_and_what_runs_stays() {
     })
     .await;
     world.leave_open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_goes_from_the_bucket_once_the_store_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let s3 = S3::start(dir.path()).await;
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, SECRET_ACCESS_KEY).expect("the secret can be written");
+    let world = World::with_config(Some(&format!(
+        "{LIMITS}[retention]\nexecutions = \"1h\"\n[output.s3]\nendpoint = \"{}\"\nregion = \"us-east-1\"\n\
+         bucket = \"{BUCKET}\"\naccess_key_id = \"{ACCESS_KEY_ID}\"\nsecret_access_key_file = \"{}\"\npath_style = true\n",
+        s3.endpoint,
+        secret.display()
+    )))
+    .await;
+    let node = world
+        .node("n")
+        .hook("large", "#!/bin/sh\nhead -c 50000 /dev/zero\n")
+        .start()
+        .await;
+    let ran = world.run(on_node("large", node.id)).await;
+    let key = output_key(ran.id, node.id);
+    assert!(s3.object(&key).is_some());
+    age(&world);
+    let away = s3.pause();
+    let pruned = prune(&world).await;
+    assert_eq!(
+        (&pruned["executions"], &pruned["objects"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(
+        count(&world, "output_garbage"),
+        1,
+        "the row is gone, and its object is not forgotten"
+    );
+    let s3 = away.resume().await;
+    assert_eq!(prune(&world).await["objects"], 1);
+    assert_eq!(s3.object(&key), None);
+    assert_eq!(count(&world, "output_garbage"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
