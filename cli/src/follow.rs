@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     client::{Client, Route},
+    execution,
     failure::Failure,
 };
 
@@ -85,10 +86,7 @@ impl Follower<'_> {
             match event.event.as_str() {
                 "invocation" => self.changed(&event, tell)?,
                 "settled" => {
-                    return self
-                        .client
-                        .get(&Route::project(self.project, ["executions", &id]))
-                        .await;
+                    return execution::read(self.client, self.project, self.execution).await;
                 }
                 // A newer control may tell more than this program understands.
                 _ => {}

@@ -13,11 +13,12 @@ use crate::{
     config::Config,
     control::{Control, Shared},
     delivery, error_chain, http,
+    keys::ServerKey,
     metrics::Metrics,
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, server,
+    reconcile, retention, server,
     server::ServerError,
     store::{Store, StoreError},
     streams::{NodeStreams, Watchers},
@@ -59,6 +60,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     let acceptor = server::tls(&config.data)?;
     let listener = server::listen(config.listen)?;
     let listen = config.listen;
+    let retention = config.retention.clone();
     let control = open(config, shown).await?;
     log::info!(listen:% = listen, server_url = control.server_url; "Serving {} on {listen}", control.server_url);
 
@@ -95,6 +97,12 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     spawn(
         "reconciler",
         loop_of(&control, |c| Box::pin(async move { reconcile::run(&c).await })),
+    );
+    spawn(
+        "pruner",
+        loop_of(&control, |c| {
+            Box::pin(async move { retention::run(&c, &retention).await })
+        }),
     );
     spawn(
         "presence writer",
@@ -142,7 +150,7 @@ fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
     Ok(file)
 }
 
-async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
+pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
     let signer = config.data.signer().map_err(ServeError::Secrets)?;
     let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;
@@ -150,18 +158,7 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     if store.first_domain().await?.is_none() {
         return Err(ServeError::NotInitialised(shown));
     }
-    let outputs = match &config.s3 {
-        Some(settings) => {
-            let http = reqwest::Client::builder().build().map_err(io::Error::other);
-            let http = http.map_err(ServeError::Outputs)?;
-            OutputStore::S3(S3Store::new(settings, http).map_err(ServeError::Outputs)?)
-        }
-        None => OutputStore::Local(LocalStore::new(
-            config.data.outputs(),
-            config.server_url.clone(),
-            key.clone(),
-        )),
-    };
+    let outputs = open_outputs(&config, &key)?;
     Ok(Arc::new(Control {
         store,
         key,
@@ -179,6 +176,17 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
         outbox_wake: Notify::new(),
         stop: CancellationToken::new(),
     }))
+}
+
+pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputStore, ServeError> {
+    let Some(settings) = &config.s3 else {
+        let (dir, url) = (config.data.outputs(), config.server_url.clone());
+        return Ok(OutputStore::Local(LocalStore::new(dir, url, key.clone())));
+    };
+    let http = reqwest::Client::builder().build().map_err(io::Error::other);
+    let http = http.map_err(ServeError::Outputs)?;
+    let store = S3Store::new(settings, http).map_err(ServeError::Outputs)?;
+    Ok(OutputStore::S3(store))
 }
 
 async fn write_presence(control: &Control) {

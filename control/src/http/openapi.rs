@@ -537,6 +537,10 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             "node" => [(400, &["invalid_node_id"][..]), (400, &[])],
             "token" => [(400, &["invalid_token_id"][..]), (404, &["token_not_found"])],
             "tuple" => [(400, &["invalid_tuple_id"][..]), (404, &["tuple_not_found"])],
+            "violation" => [
+                (400, &["invalid_violation_id"][..]),
+                (404, &["violation_not_found"]),
+            ],
             "hook" => [(400, &["invalid_action"][..]), (400, &[])],
             other => unreachable!("{other} is a part of a path that this does not know"),
         });

@@ -11,9 +11,10 @@ use muster_shared::{ids::ExecutionId, time::Timestamp, wire::OutputRef};
 
 use super::{
     auth::{InProject, parse_node},
-    extract::{Path, Query},
+    extract::Path,
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
+    query::Asked,
 };
 use crate::{
     control::Shared,
@@ -25,7 +26,7 @@ use crate::{
 pub(super) async fn accept(
     State(control): State<Shared>,
     Path((execution, node)): Path<(String, String)>,
-    Query(claim): Query<UploadClaim>,
+    Asked(claim): Asked<UploadClaim>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     let OutputStore::Local(store) = &control.outputs else {

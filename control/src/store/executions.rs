@@ -1,6 +1,6 @@
 //! Executions, their targets and their timeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, ExecutionId, NodeId, ProjectId},
@@ -77,7 +77,7 @@ impl ExecutionHeader {
     }
 
     /// The published shape. A live execution's status is the fold of its targets at this moment.
-    fn into_wire(self, counts: BTreeMap<Status, u64>, targets: Vec<ExecutionTarget>) -> Execution {
+    pub(super) fn into_wire(self, counts: BTreeMap<Status, u64>, targets: Vec<ExecutionTarget>) -> Execution {
         Execution {
             id: self.id,
             project_id: self.project,
@@ -120,14 +120,6 @@ pub(crate) struct Advance<'a> {
     pub(crate) error: Option<&'a str>,
     pub(crate) output: Option<&'a OutputRef>,
     pub(crate) output_bytes: Option<u64>,
-}
-
-#[derive(Default)]
-pub(crate) struct ListFilter<'a> {
-    pub(crate) status: Option<Status>,
-    pub(crate) action: Option<&'a str>,
-    /// Only executions before this one, newest first.
-    pub(crate) before: Option<(Timestamp, ExecutionId)>,
 }
 
 const COUNT_LIVE: &str =
@@ -481,102 +473,6 @@ impl Store {
         Ok(row.map(|row| ExecutionHeader::read(&row)).transpose()?)
     }
 
-    pub(crate) async fn execution(
-        &self,
-        project: ProjectId,
-        id: ExecutionId,
-        detail: Detail,
-    ) -> Result<Option<Execution>, StoreError> {
-        let Some(header) = self.header(project, id).await? else {
-            return Ok(None);
-        };
-        let rows = sqlx::query(
-            "SELECT t.*, node.name AS node_name FROM action_execution_target t JOIN node ON node.id = t.node_id
-             WHERE t.execution_id = $1 ORDER BY node.name, t.node_id",
-        )
-        .bind(id.uuid())
-        .fetch_all(&self.read)
-        .await?;
-        let targets = rows
-            .iter()
-            .map(|row| read_target(row, detail))
-            .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let mut counts = BTreeMap::new();
-        for target in &targets {
-            *counts.entry(target.status).or_insert(0) += 1;
-        }
-        Ok(Some(header.into_wire(counts, targets)))
-    }
-
-    /// A page of executions, newest first, without targets.
-    pub(crate) async fn executions(
-        &self,
-        project: ProjectId,
-        filter: &ListFilter<'_>,
-        limit: u32,
-    ) -> Result<Vec<Execution>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
-        query
-            .push(HEADER_COLUMNS)
-            .push(" FROM action_execution e WHERE e.project_id = ")
-            .push_bind(project.uuid());
-        if let Some(status) = filter.status {
-            push_header_status(&mut query, status);
-        }
-        if let Some(action) = filter.action {
-            query.push(" AND e.action_name = ").push_bind(action.to_owned());
-        }
-        if let Some((created, id)) = filter.before {
-            query
-                .push(" AND (e.created_ms, e.id) < (")
-                .push_bind(created.as_millis());
-            query.push(", ").push_bind(id.uuid()).push(")");
-        }
-        query
-            .push(" ORDER BY e.created_ms DESC, e.id DESC LIMIT ")
-            .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.read).await?;
-        let headers = rows
-            .iter()
-            .map(ExecutionHeader::read)
-            .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let mut counts = self.target_counts(headers.iter().map(|h| h.id)).await?;
-        Ok(headers
-            .into_iter()
-            .map(|header| {
-                let counts = counts.remove(&header.id).unwrap_or_default();
-                header.into_wire(counts, Vec::new())
-            })
-            .collect())
-    }
-
-    async fn target_counts(
-        &self,
-        executions: impl Iterator<Item = ExecutionId>,
-    ) -> Result<HashMap<ExecutionId, BTreeMap<Status, u64>>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
-        );
-        let mut list = query.separated(", ");
-        for id in executions {
-            list.push_bind(id.uuid());
-        }
-        let rows = query
-            .push(") GROUP BY execution_id, status")
-            .build()
-            .fetch_all(&self.read)
-            .await?;
-        let mut counts: HashMap<ExecutionId, BTreeMap<Status, u64>> = HashMap::new();
-        for row in &rows {
-            let row = Reader::new(row, "action_execution_target", "execution_id");
-            counts
-                .entry(row.id("execution_id")?)
-                .or_default()
-                .insert(row.parsed("status")?, row.number("targets")?);
-        }
-        Ok(counts)
-    }
-
     /// The transitions of an execution after the event `after`, oldest first.
     pub(crate) async fn timeline(
         &self,
@@ -633,30 +529,7 @@ impl Store {
     }
 }
 
-/// A settled status is a column; a live one is asked of the targets.
-fn push_header_status(query: &mut QueryBuilder<Sqlite>, status: Status) {
-    const ANY: &str =
-        "EXISTS (SELECT 1 FROM action_execution_target t WHERE t.execution_id = e.id AND t.status ";
-    if status.is_terminal() {
-        query.push(" AND e.terminal_status = ").push_bind(status.as_str());
-        return;
-    }
-    query.push(" AND e.terminal_status IS NULL AND ");
-    match status {
-        Status::Pending => query.push("NOT ").push(ANY).push("<> 'pending')"),
-        Status::Ack => query
-            .push("NOT ")
-            .push(ANY)
-            .push("NOT IN ('pending', 'ack')) AND ")
-            .push(ANY)
-            .push("= 'ack')"),
-        Status::Started | Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => {
-            query.push(ANY).push("NOT IN ('pending', 'ack'))")
-        }
-    };
-}
-
-fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
+pub(super) fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     let output_ref: Option<OutputRef> = match detail {
         Detail::WithOutput => row.json_opt("output_ref")?,
