@@ -648,14 +648,14 @@ fn never_null_when_optional(schema: &mut Map<String, Value>) {
 mod tests {
     use super::*;
 
-    /// Renew it with: cargo run -p muster-control -- openapi > docs/openapi.json
+    /// Renew it with: cargo run --bin muster-control -- openapi > docs/openapi.json
     #[test]
     fn the_committed_document_is_the_one_that_is_served() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == text(),
-            "docs/openapi.json is stale: cargo run --workspace --bin muster-control -- openapi > docs/openapi.json"
+            "docs/openapi.json is stale: cargo run --bin muster-control -- openapi > docs/openapi.json"
         );
     }
 
