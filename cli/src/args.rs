@@ -16,7 +16,7 @@ use crate::{
     run::RunArgs,
     settings::{Flags, GLOBAL},
     tokens::TokensCommand,
-    violations,
+    violations::{self, ViolationCommand},
 };
 
 /// Run one named action on many machines and see what happened on each.
@@ -63,6 +63,9 @@ pub(crate) enum Command {
     Hooks(HooksArgs),
     /// List integrity violations
     Violations(violations::ListArgs),
+    /// Acknowledge one integrity violation
+    #[command(subcommand)]
+    Violation(ViolationCommand),
     /// Mint, list, rotate and revoke what lets a machine enrol and an operator in
     #[command(subcommand)]
     Tokens(TokensCommand),
@@ -143,6 +146,10 @@ mod tests {
             "muster execution output 01900000-0000-7000-8000-000000000001 --save a --out-dir b",
             "muster executions --limit 0",
             "muster executions --status done",
+            "muster executions --since yesterday",
+            "muster executions -l ",
+            "muster nodes --connected --away",
+            "muster violation ack 01900000-0000-7000-8000-000000000001",
             "muster hooks approve h --all",
             "muster node label n",
             "muster nodes -o xml",

@@ -72,8 +72,12 @@ pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<Exit
 
 #[derive(Serialize)]
 struct Verified {
+    /// The last row.
     rows: u64,
     anchor: String,
+    /// The last row that was pruned; those after it hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pruned: Option<u64>,
 }
 
 async fn verify(
@@ -89,7 +93,8 @@ async fn verify(
     let mut page: AuditPage = client.get(&route).await?;
     let mut walk = Walk::new(page.head, anchor);
     let outcome = loop {
-        if let Err(broken) = page.items.iter().try_for_each(|row| walk.step(row)) {
+        let begun = walk.begins_after(page.pruned);
+        if let Err(broken) = begun.and_then(|()| page.items.iter().try_for_each(|row| walk.step(row))) {
             break Err(broken);
         }
         match &page.next_cursor {
@@ -108,6 +113,7 @@ async fn verify(
     let verified = Verified {
         rows: last.seq,
         anchor: last.to_string(),
+        pruned: page.pruned.map(|pruned| pruned.seq),
     };
     match session.screen.format() {
         Format::Json => session.screen.json(&verified)?,
@@ -115,8 +121,15 @@ async fn verify(
             session.screen.print(&verified.anchor)?
         }
     }
-    let rows = text::count(usize::try_from(last.seq).unwrap_or(usize::MAX), "row");
-    session.screen.say(&format!("{rows} hold"));
+    let before = verified.pruned.unwrap_or(0);
+    let rows = usize::try_from(last.seq - before).unwrap_or(usize::MAX);
+    session.screen.say(&match verified.pruned {
+        None => format!("{} hold", text::count(rows, "row")),
+        Some(before) => format!(
+            "{} hold; those up to {before} were pruned when their retention was over, as the chain itself says",
+            text::count(rows, "row")
+        ),
+    });
     Ok(Exit::Success)
 }
 

@@ -175,9 +175,19 @@ impl Client {
         route: &Route,
         limit: Option<usize>,
     ) -> Result<Page<T>, Failure> {
+        self.pages_from(route, None, limit).await
+    }
+
+    /// The same from a cursor on.
+    pub(crate) async fn pages_from<T: DeserializeOwned>(
+        &self,
+        route: &Route,
+        cursor: Option<String>,
+        limit: Option<usize>,
+    ) -> Result<Page<T>, Failure> {
         let mut all = Page {
             items: Vec::new(),
-            next_cursor: None,
+            next_cursor: cursor,
         };
         loop {
             let wanted = limit.map_or(PAGE_LEN_MAX, |limit| (limit - all.items.len()).min(PAGE_LEN_MAX));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use muster_shared::{
     ids::{ExecutionId, ProjectId},
-    wire::Execution,
+    wire::{Execution, ExecutionDetail, ExecutionTarget, Page, TimelineEvent},
 };
 
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ExecutionCommand {
-    /// Where it stands, node by node
-    Show(IdArgs),
+    /// Where it stands, node by node, and how it came there
+    Show(ShowArgs),
     /// Wait until every node has ended; the exit code is that of `run --wait`
     Watch(WatchArgs),
     /// Take it back: what waits never runs, what runs is ended
@@ -37,9 +37,12 @@ pub(crate) enum ExecutionCommand {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct IdArgs {
+pub(crate) struct ShowArgs {
     /// The execution's id
     id: ExecutionId,
+    /// Also every step of every node, in the order in which control took them
+    #[arg(long)]
+    timeline: bool,
 }
 
 #[derive(Args, Debug)]
@@ -62,15 +65,33 @@ pub(crate) async fn run(session: &Session, command: ExecutionCommand) -> Result<
     }
 }
 
+/// The execution with all of its targets, of however many answers that takes.
 pub(crate) async fn read(client: &Client, project: ProjectId, id: ExecutionId) -> Result<Execution, Failure> {
-    client
-        .get(&Route::project(project, ["executions", &id.to_string()]))
-        .await
+    Ok(detail(client, project, id).await?.execution)
 }
 
-async fn show(session: &Session, args: &IdArgs) -> Result<Exit, Failure> {
+async fn detail(client: &Client, project: ProjectId, id: ExecutionId) -> Result<ExecutionDetail, Failure> {
+    let id = id.to_string();
+    let mut detail: ExecutionDetail = client.get(&Route::project(project, ["executions", &id])).await?;
+    if let Some(cursor) = detail.targets_cursor.take() {
+        let rest = Route::project(project, ["executions", &id, "targets"]);
+        let rest: Page<ExecutionTarget> = client.pages_from(&rest, Some(cursor), None).await?;
+        detail.execution.targets.extend(rest.items);
+    }
+    Ok(detail)
+}
+
+async fn show(session: &Session, args: &ShowArgs) -> Result<Exit, Failure> {
     let (client, project) = session.control()?;
-    execution_show::describe(&session.screen, &read(&client, project, args.id).await?)?;
+    let mut detail = detail(&client, project, args.id).await?;
+    if args.timeline
+        && let Some(cursor) = detail.timeline_cursor.take()
+    {
+        let rest = Route::project(project, ["executions", &args.id.to_string(), "timeline"]);
+        let rest: Page<TimelineEvent> = client.pages_from(&rest, Some(cursor), None).await?;
+        detail.timeline.extend(rest.items);
+    }
+    execution_show::describe(&session.screen, &detail, args.timeline)?;
     Ok(Exit::Success)
 }
 

@@ -1,12 +1,12 @@
 //! `muster execution cancel`: takes an execution back, and if asked waits for what becomes of it.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use muster_shared::{
     ids::{ExecutionId, NodeId},
     status::Status,
-    wire::{CancelEffect, CancelRequest, CancelResponse, Execution},
+    wire::{CancelEffect, CancelOutcome, CancelRequest, CancelResponse, Execution, ExecutionTarget},
 };
 
 use crate::{
@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Session, args: &CancelArgs) -> Result<Exit, Fa
         show(screen, &answer)?;
         return Ok(Exit::Success);
     }
-    let execution = if is_over(&answer.execution, node) {
+    let execution = if is_over(&answer) {
         execution::read(&client, project, args.id).await?
     } else {
         wait::until_ended(
@@ -78,8 +78,10 @@ fn statuses(execution: &Execution, node: Option<NodeId>) -> impl Iterator<Item =
         .map(|target| target.status)
 }
 
-fn is_over(execution: &Execution, node: Option<NodeId>) -> bool {
-    statuses(execution, node).all(Status::is_terminal)
+/// Whether everything that was meant has ended.
+fn is_over(answer: &CancelResponse) -> bool {
+    let asked = |target: &CancelOutcome| target.outcome == CancelEffect::Asked;
+    !answer.outcomes.iter().any(asked)
 }
 
 /// What was to be cancelled and is, is as it should be.
@@ -125,25 +127,29 @@ fn show(screen: &Screen, answer: &CancelResponse) -> Result<(), Failure> {
 /// One row for each node that was meant, by name.
 fn outcomes(answer: &CancelResponse, wide: bool) -> Table {
     let mut table = Table::new(&["NODE", "CANCEL", "STATUS"], &["ID"], wide);
+    // The answer about a large cohort does not carry every target.
+    let shown: BTreeMap<NodeId, &ExecutionTarget> = answer
+        .execution
+        .targets
+        .iter()
+        .map(|target| (target.node_id, target))
+        .collect();
     let mut rows: Vec<_> = answer
         .outcomes
         .iter()
-        .filter_map(|effect| {
-            let target = answer
-                .execution
-                .targets
-                .iter()
-                .find(|target| target.node_id == effect.node_id)?;
-            Some((execution_show::name(target), target, effect.outcome))
+        .map(|effect| {
+            let target = shown.get(&effect.node_id).copied();
+            let name = target.map_or_else(|| effect.node_id.to_string(), execution_show::name);
+            (name, effect, target)
         })
         .collect();
-    rows.sort_by_key(|(name, target, _)| (name.clone(), target.node_id));
-    for (name, target, outcome) in rows {
+    rows.sort_by(|(a, one, _), (b, other, _)| (a, one.node_id).cmp(&(b, other.node_id)));
+    for (name, effect, target) in rows {
         table.row([
             name.into(),
-            outcome.as_str().into(),
-            target.status.into(),
-            target.node_id.to_string().into(),
+            effect.outcome.as_str().into(),
+            target.map_or_else(|| "-".into(), |target| target.status.into()),
+            effect.node_id.to_string().into(),
         ]);
     }
     table
@@ -151,8 +157,6 @@ fn outcomes(answer: &CancelResponse, wide: bool) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use muster_shared::wire::CancelOutcome;
-
     use super::*;
     use crate::execution_show::tests::execution;
 
@@ -194,6 +198,14 @@ mod tests {
     }
 
     #[test]
+    fn it_is_over_once_nobody_was_asked() {
+        let mut answer = answer();
+        assert!(!is_over(&answer));
+        answer.outcomes.remove(0);
+        assert!(is_over(&answer));
+    }
+
+    #[test]
     fn only_what_went_wrong_otherwise_is_a_failure_of_the_cancel() {
         let of = |targets: &[(&str, Status)]| exit_of(&execution(targets), None);
         assert_eq!(
@@ -210,7 +222,6 @@ mod tests {
         );
         let execution = execution(&[("a", Status::Cancelled), ("b", Status::Started)]);
         let node = execution.targets[0].node_id;
-        assert!(is_over(&execution, Some(node)) && !is_over(&execution, None));
         assert_eq!(exit_of(&execution, Some(node)), Exit::Success);
     }
 }

@@ -1,6 +1,6 @@
 //! An execution as people read it: what was asked, and what became of it on each node.
 
-use muster_shared::wire::{Execution, ExecutionTarget};
+use muster_shared::wire::{Execution, ExecutionDetail, ExecutionTarget, TimelineEvent};
 
 use crate::{
     execution_rollout,
@@ -19,13 +19,45 @@ pub(crate) fn report(screen: &Screen, execution: &Execution) -> Result<(), Failu
     screen.one(execution, |execution| execution.id.to_string(), targets)
 }
 
-/// The outcome and what was asked.
-pub(crate) fn describe(screen: &Screen, execution: &Execution) -> Result<(), Failure> {
-    if matches!(screen.format(), Format::Table | Format::Wide) {
+/// The outcome, what was asked, and how it came there.
+pub(crate) fn describe(
+    screen: &Screen,
+    detail: &ExecutionDetail,
+    whole_timeline: bool,
+) -> Result<(), Failure> {
+    let execution = &detail.execution;
+    let for_people = matches!(screen.format(), Format::Table | Format::Wide);
+    if for_people {
         screen.table(&facts(execution))?;
         screen.print("")?;
     }
-    report(screen, execution)
+    screen.one(
+        detail,
+        |detail| detail.execution.id.to_string(),
+        |detail, wide| targets(&detail.execution, wide),
+    )?;
+    if for_people && whole_timeline {
+        screen.print("")?;
+        screen.table(&timeline(&detail.timeline))?;
+    } else if for_people && detail.timeline.iter().any(|event| event.late) {
+        screen.say("there is news that came too late to count: --timeline");
+    }
+    Ok(())
+}
+
+fn timeline(events: &[TimelineEvent]) -> Table {
+    let mut table = Table::new(&["AT", "NODE", "FROM", "TO", "LATE", "DETAIL"], &[], false);
+    for event in events {
+        table.row([
+            event.at.to_string().into(),
+            event.node_name.as_str().into(),
+            event.from.map_or_else(|| "-".into(), Cell::from),
+            event.to.into(),
+            if event.late { Cell::odd("late") } else { "-".into() },
+            event.detail.as_deref().into(),
+        ]);
+    }
+    table
 }
 
 fn facts(execution: &Execution) -> Table {
@@ -36,10 +68,7 @@ fn facts(execution: &Execution) -> Table {
         format!("{} ({})", execution.action, execution.kind.as_str()),
     );
     table.fact("Status", execution.status);
-    table.fact(
-        "Targets",
-        progress::tally(execution.targets.iter().map(|target| target.status)),
-    );
+    table.fact("Targets", progress::counted(&execution.target_counts));
     if let Some(rollout) = &execution.rollout {
         table.fact("Waves", execution_rollout::plan(&rollout.plan));
         table.fact("Rollout", execution_rollout::standing(rollout));
@@ -270,6 +299,26 @@ pub(crate) mod tests {
                 .contains(&"x".repeat(ERROR_LEN_MAX))
         );
         assert!(targets(&execution, true).render(false).contains(&"x".repeat(200)));
+    }
+
+    #[test]
+    fn a_timeline_marks_what_came_too_late() {
+        let event = |to, late| TimelineEvent {
+            id: 1,
+            node_id: NodeId::mint(at(0), [1; 10]),
+            node_name: "web-1".into(),
+            from: Some(Status::Started),
+            to,
+            at: at(1_000),
+            late,
+            detail: late.then(|| "exit status 0".into()),
+        };
+        assert_eq!(
+            timeline(&[event(Status::Timeout, false), event(Status::Succeeded, true)]).render(false),
+            "AT                        NODE   FROM     TO         LATE  DETAIL\n\
+             1970-01-01T00:00:01.000Z  web-1  started  timeout    -     -\n\
+             1970-01-01T00:00:01.000Z  web-1  started  succeeded  late  exit status 0"
+        );
     }
 
     #[test]

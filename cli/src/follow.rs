@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     client::{Client, Route},
+    execution,
     failure::Failure,
 };
 
@@ -88,10 +89,7 @@ impl Follower<'_> {
                 "invocation" => self.changed(&event, tell)?,
                 "rollout" => tell(News::Rolled(parse(&event)?)),
                 "settled" => {
-                    return self
-                        .client
-                        .get(&Route::project(self.project, ["executions", &id]))
-                        .await;
+                    return execution::read(self.client, self.project, self.execution).await;
                 }
                 // A newer control may tell more than this program understands.
                 _ => {}

@@ -24,9 +24,20 @@ pub(crate) async fn nodes(
     project: ProjectId,
     selector: Option<&str>,
 ) -> Result<Vec<NodeSummary>, Failure> {
+    nodes_that_are(client, project, selector, None).await
+}
+
+/// The same, or only those that are connected, or are not.
+pub(crate) async fn nodes_that_are(
+    client: &Client,
+    project: ProjectId,
+    selector: Option<&str>,
+    connected: Option<bool>,
+) -> Result<Vec<NodeSummary>, Failure> {
     let route = Route::new(["v1", "nodes"])
         .with("project_id", Some(project))
-        .with("selector", selector);
+        .with("selector", selector)
+        .with("connected", connected);
     let page = client
         .pages(&route, None)
         .await

@@ -103,6 +103,7 @@ async fn obey(session: &Session, command: Command) -> Result<Exit, Failure> {
         Command::Execution(command) => execution::run(session, command).await,
         Command::Hooks(args) => hooks::run(session, args).await,
         Command::Violations(args) => violations::list(session, args).await,
+        Command::Violation(command) => violations::run(session, command).await,
         Command::Tokens(command) => tokens::run(session, command).await,
         Command::Grant(args) => grant::run(session, args).await,
         Command::Audit(command) => audit::run(session, command).await,

@@ -25,6 +25,12 @@ pub(crate) struct ListArgs {
     /// Only nodes with these labels
     #[arg(short = 'l', long, value_parser = parse_selector)]
     selector: Option<String>,
+    /// Only nodes whose event stream control holds now
+    #[arg(long, visible_alias = "online")]
+    connected: bool,
+    /// Only nodes that are not connected
+    #[arg(long, visible_alias = "offline", conflicts_with = "connected")]
+    away: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -54,7 +60,8 @@ pub(crate) struct LabelArgs {
 
 pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Failure> {
     let (client, project) = session.control()?;
-    let mut nodes = lookup::nodes(&client, project, args.selector.as_deref()).await?;
+    let connected = (args.connected || args.away).then_some(args.connected);
+    let mut nodes = lookup::nodes_that_are(&client, project, args.selector.as_deref(), connected).await?;
     nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
     session.screen.list(
         &nodes,

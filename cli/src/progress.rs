@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use muster_shared::{
-    ids::NodeId,
     status::Status,
     time::Timestamp,
     wire::{Execution, Rollout, TimelineEvent},
@@ -16,22 +15,20 @@ pub(crate) struct Progress<'a> {
     screen: &'a Screen,
     bar: Option<ProgressBar>,
     began: Timestamp,
-    nodes: BTreeMap<NodeId, Status>,
     rollout: Option<Rollout>,
+    counts: BTreeMap<Status, u64>,
 }
 
 impl<'a> Progress<'a> {
+    /// The timeline is told from its beginning, when every target was pending.
     pub(crate) fn new(screen: &'a Screen, execution: &Execution) -> Self {
+        let targets = execution.target_count();
         let progress = Self {
             screen,
-            bar: screen.is_live().then(|| bar(execution.targets.len())),
+            bar: screen.is_live().then(|| bar(targets)),
             began: execution.created_at,
-            nodes: execution
-                .targets
-                .iter()
-                .map(|target| (target.node_id, target.status))
-                .collect(),
             rollout: None,
+            counts: BTreeMap::from([(Status::Pending, targets)]),
         };
         progress.draw();
         progress
@@ -41,7 +38,7 @@ impl<'a> Progress<'a> {
         match news {
             News::Changed(event) => {
                 if !event.late {
-                    self.nodes.insert(event.node_id, event.to);
+                    moved(&mut self.counts, event.from.unwrap_or(Status::Pending), event.to);
                 }
                 self.say(&line(&event, self.began));
                 self.draw();
@@ -69,16 +66,22 @@ impl<'a> Progress<'a> {
 
     fn draw(&self) {
         if let Some(bar) = &self.bar {
-            let done = self.nodes.values().filter(|status| status.is_terminal()).count();
-            bar.set_length(self.nodes.len() as u64);
-            bar.set_position(done as u64);
             let held = match &self.rollout {
                 Some(rollout) if rollout.held > 0 => format!(", {} of them held", rollout.held),
                 Some(_) | None => String::new(),
             };
-            bar.set_message(format!("{}{held}", tally(self.nodes.values().copied())));
+            let ended = |(status, _): &(&Status, &u64)| status.is_terminal();
+            let done = self.counts.iter().filter(ended).map(|(_, n)| n).sum();
+            bar.set_position(done);
+            bar.set_message(format!("{}{held}", counted(&self.counts)));
         }
     }
+}
+
+fn moved(counts: &mut BTreeMap<Status, u64>, from: Status, to: Status) {
+    let left = counts.entry(from).or_default();
+    *left = left.saturating_sub(1);
+    *counts.entry(to).or_default() += 1;
 }
 
 impl Drop for Progress<'_> {
@@ -89,8 +92,8 @@ impl Drop for Progress<'_> {
     }
 }
 
-fn bar(nodes: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(nodes as u64), ProgressDrawTarget::stderr());
+fn bar(nodes: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(nodes), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {elapsed} {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     // Plain ASCII: it must also look right where the locale is C.
@@ -100,14 +103,6 @@ fn bar(nodes: usize) -> ProgressBar {
 }
 
 /// `3 succeeded, 1 started`, in the order in which an invocation goes through them.
-pub(crate) fn tally(statuses: impl IntoIterator<Item = Status>) -> String {
-    let mut counts = BTreeMap::<Status, u64>::new();
-    for status in statuses {
-        *counts.entry(status).or_default() += 1;
-    }
-    counted(&counts)
-}
-
 pub(crate) fn counted(counts: &BTreeMap<Status, u64>) -> String {
     let parts: Vec<_> = counts
         .iter()
@@ -141,6 +136,8 @@ fn line(event: &TimelineEvent, began: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_shared::ids::NodeId;
+
     use super::*;
 
     #[test]
@@ -168,11 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn the_tally_goes_along_the_status_machine() {
-        assert_eq!(
-            tally([Status::Succeeded, Status::Pending, Status::Succeeded]),
-            "1 pending, 2 succeeded"
-        );
-        assert_eq!(tally([]), "no targets");
+    fn the_count_goes_along_the_status_machine() {
+        let mut counts = BTreeMap::from([(Status::Pending, 3)]);
+        moved(&mut counts, Status::Pending, Status::Ack);
+        moved(&mut counts, Status::Pending, Status::Ack);
+        moved(&mut counts, Status::Ack, Status::Started);
+        assert_eq!(counted(&counts), "1 pending, 1 ack, 1 started");
+        assert_eq!(counted(&BTreeMap::new()), "no targets");
     }
 }

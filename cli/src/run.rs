@@ -158,7 +158,8 @@ fn whole_seconds(timeout: Duration) -> i64 {
 }
 
 fn announcement(execution: &Execution) -> String {
-    let nodes = text::count(execution.targets.len(), "node");
+    let nodes = usize::try_from(execution.target_count()).unwrap_or(usize::MAX);
+    let nodes = text::count(nodes, "node");
     let mut words = format!("dispatched {} to {nodes} as {}", execution.action, execution.id);
     if let Some(rollout) = &execution.rollout {
         words.push_str(&format!("\n{}", execution_rollout::plan(&rollout.plan)));

@@ -1,12 +1,12 @@
-//! `muster violations`: where what ran, or would have run, is not what was pinned.
+//! `muster violations` and `muster violation`: where what ran, or would have run, is not what was pinned.
 
 use std::collections::BTreeMap;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use muster_shared::{
-    ids::NodeId,
+    ids::{NodeId, RowId},
     time::Timestamp,
-    wire::{Page, ViolationRow},
+    wire::{AcknowledgeRequest, Page, ViolationRow},
 };
 
 use crate::{client::Route, exit::Exit, failure::Failure, lookup, session::Session, table::Table, text};
@@ -22,6 +22,36 @@ pub(crate) struct ListArgs {
     /// Only of this kind: binary, hook or host_key
     #[arg(long, value_parser = ["binary", "hook", "host_key"])]
     kind: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ViolationCommand {
+    /// Note that you looked into it, and why it may rest; who acknowledged it first stays
+    Ack(AckArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AckArgs {
+    /// The violation's id, as `muster violations` lists it
+    id: RowId,
+    /// What was found
+    #[arg(long)]
+    reason: String,
+}
+
+pub(crate) async fn run(session: &Session, command: ViolationCommand) -> Result<Exit, Failure> {
+    let ViolationCommand::Ack(AckArgs { id, reason }) = command;
+    let (client, project) = session.control()?;
+    let id = id.to_string();
+    let route = Route::new(["v1", "integrity-violations", &id, "acknowledge"]);
+    let row: ViolationRow = client.post(&route, &AcknowledgeRequest { reason }).await?;
+    let names = lookup::names(&client, project).await?;
+    session.screen.one(
+        &row,
+        |row| row.id.to_string(),
+        |row, wide| table(std::slice::from_ref(row), &names, wide, Timestamp::now()),
+    )?;
+    Ok(Exit::Success)
 }
 
 pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Failure> {
@@ -48,9 +78,9 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
 
 fn table(rows: &[ViolationRow], names: &BTreeMap<NodeId, String>, wide: bool, now: Timestamp) -> Table {
     let header = [
-        "NODE", "KIND", "ARTIFACT", "STATUS", "EXPECTED", "OBSERVED", "AGE",
+        "ID", "NODE", "KIND", "ARTIFACT", "STATUS", "EXPECTED", "OBSERVED", "AGE",
     ];
-    let mut table = Table::new(&header, &["ID", "DETECTED", "ACKNOWLEDGED BY", "REASON"], wide);
+    let mut table = Table::new(&header, &["DETECTED", "ACKNOWLEDGED BY", "REASON"], wide);
     for row in rows {
         let digest = |digest| {
             if wide {
@@ -60,6 +90,7 @@ fn table(rows: &[ViolationRow], names: &BTreeMap<NodeId, String>, wide: bool, no
             }
         };
         table.row([
+            row.id.to_string().into(),
             names
                 .get(&row.node_id)
                 .cloned()
@@ -71,7 +102,6 @@ fn table(rows: &[ViolationRow], names: &BTreeMap<NodeId, String>, wide: bool, no
             row.expected.map(digest).into(),
             row.observed.map(digest).into(),
             text::age(now, row.detected_at).into(),
-            row.id.to_string().into(),
             row.detected_at.to_string().into(),
             row.acknowledged_by_subject.as_deref().into(),
             row.acknowledge_reason.as_deref().into(),

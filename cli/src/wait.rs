@@ -71,7 +71,7 @@ pub(crate) async fn until_ended(
 
 /// The exit code that a settled execution earns.
 pub(crate) fn exit_of(execution: &Execution) -> Exit {
-    Exit::of_targets(execution.targets.iter().map(|target| target.status))
+    Exit::of_targets(execution.target_counts.keys().copied())
 }
 
 /// A duration, as an argument, that is longer than nothing.

@@ -116,18 +116,19 @@ pub(crate) enum VerifyError {
     Store(#[from] StoreError),
 }
 
-/// Walks the chain of one domain to its end. Answers with the last row.
-pub(crate) async fn verify(store: &Store, domain: DomainId) -> Result<Anchor, VerifyError> {
+/// Walks the chain of one domain to its end. Answers with the last row, and the last that was pruned before the others.
+pub(crate) async fn verify(store: &Store, domain: DomainId) -> Result<(Anchor, Option<Anchor>), VerifyError> {
     let broken = |source| VerifyError::Broken { domain, source };
-    let (_, head) = store.audit_oldest_first(domain, 0, 0).await?;
-    let mut walk = Walk::new(head, None);
+    let (_, ends) = store.audit_oldest_first(domain, 0, 0).await?;
+    let mut walk = Walk::new(ends.head, None);
     loop {
-        let (rows, head) = store
+        let (rows, ends) = store
             .audit_oldest_first(domain, walk.last().seq, VERIFY_BATCH)
             .await?;
+        walk.begins_after(ends.pruned).map_err(broken)?;
         if rows.is_empty() {
-            walk.end(head).map_err(broken)?;
-            return Ok(walk.last());
+            walk.end(ends.head).map_err(broken)?;
+            return Ok((walk.last(), ends.pruned));
         }
         for row in &rows {
             walk.step(row).map_err(broken)?;

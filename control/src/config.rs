@@ -2,6 +2,7 @@
 //! that exists is valid.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::SocketAddr,
     num::NonZeroU32,
@@ -9,12 +10,17 @@ use std::{
     time::Duration,
 };
 
+use muster_shared::{
+    ids::{ActionName, DomainId},
+    time::parse_duration,
+};
 use serde::Deserialize;
 
 use crate::{
     keys::DataDir,
     oidc::{BadOidc, OidcSettings, RawOidc},
     outputs::S3Settings,
+    retention::{Keep, Retention, Rules},
 };
 
 /// Where control listens when nobody says otherwise.
@@ -46,6 +52,7 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) server_url: String,
     pub(crate) limits: Limits,
+    pub(crate) retention: Retention,
     pub(crate) metrics_public: bool,
     pub(crate) s3: Option<S3Settings>,
     pub(crate) oidc: Option<OidcSettings>,
@@ -78,6 +85,12 @@ pub(crate) enum ConfigError {
         min: u64,
         max: u64,
     },
+    #[error("{name} is {value:?}: {why}")]
+    Retention {
+        name: String,
+        value: String,
+        why: String,
+    },
 }
 
 #[derive(Default, Deserialize)]
@@ -92,6 +105,8 @@ struct Raw {
     #[serde(default)]
     output: RawOutput,
     oidc: Option<RawOidc>,
+    #[serde(default)]
+    retention: RawRetention,
 }
 
 #[derive(Default, Deserialize)]
@@ -111,6 +126,28 @@ struct RawLimits {
 #[serde(deny_unknown_fields)]
 struct RawOutput {
     s3: Option<S3Settings>,
+}
+
+/// `[retention]`, and `[retention.domains.ID]` with the same but for the batch.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRetention {
+    batch: Option<u64>,
+    executions: Option<String>,
+    audit: Option<String>,
+    #[serde(default)]
+    actions: BTreeMap<String, String>,
+    #[serde(default)]
+    domains: BTreeMap<String, RawRules>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRules {
+    executions: Option<String>,
+    audit: Option<String>,
+    #[serde(default)]
+    actions: BTreeMap<String, String>,
 }
 
 impl Config {
@@ -136,6 +173,7 @@ impl Config {
             listen,
             server_url: check_server_url(server_url)?,
             limits: raw.limits.check()?,
+            retention: raw.retention.check()?,
             metrics_public: raw.metrics_public,
             s3: raw.output.s3,
             oidc: raw.oidc.map(RawOidc::check).transpose()?,
@@ -170,21 +208,122 @@ pub(crate) fn check_server_url(url: String) -> Result<String, ConfigError> {
     }
 }
 
+fn within(
+    name: &'static str,
+    value: Option<u64>,
+    default: u64,
+    min: u64,
+    max: u64,
+) -> Result<u64, ConfigError> {
+    let value = value.unwrap_or(default);
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(ConfigError::OutOfBounds {
+            name,
+            value,
+            min,
+            max,
+        })
+    }
+}
+
+/// No shorter than upload URLs last: once an execution is gone, nobody may write its output any more.
+const RETENTION_MIN: Duration = Duration::from_hours(1);
+const RETENTION_MAX: Duration = Duration::from_hours(24 * 36_500);
+
+impl RawRetention {
+    fn check(self) -> Result<Retention, ConfigError> {
+        let batch = within("retention.batch", self.batch, 1000, 1, 100_000)?;
+        let general = RawRules {
+            executions: self.executions,
+            audit: self.audit,
+            actions: self.actions,
+        };
+        let mut domains = BTreeMap::new();
+        for (raw, rules) in self.domains {
+            let scope = format!("retention.domains.{raw}");
+            let id: DomainId = raw.parse().map_err(|_| ConfigError::Retention {
+                name: "retention.domains".to_owned(),
+                value: raw,
+                why: "it must be the id of a domain".to_owned(),
+            })?;
+            domains.insert(id, rules.check(&scope)?);
+        }
+        let retention = Retention {
+            general: general.check("retention")?,
+            domains,
+            batch: u32::try_from(batch).unwrap_or(u32::MAX),
+        };
+        let no_domain = DomainId::from(uuid::Uuid::nil());
+        for domain in retention.domains.keys().chain([&no_domain]) {
+            check_audit_outlives(&retention, *domain)?;
+        }
+        Ok(retention)
+    }
+}
+
+impl RawRules {
+    fn check(self, scope: &str) -> Result<Rules, ConfigError> {
+        let keep =
+            |name: &str, raw: Option<String>| raw.map(|raw| keep(format!("{scope}.{name}"), raw)).transpose();
+        let mut actions = BTreeMap::new();
+        for (raw, value) in self.actions {
+            let name = format!("{scope}.actions.{raw}");
+            let action: ActionName = raw.parse().map_err(|err| ConfigError::Retention {
+                name: format!("{scope}.actions"),
+                value: raw,
+                why: format!("{err}"),
+            })?;
+            actions.insert(action, self::keep(name, value)?);
+        }
+        Ok(Rules {
+            executions: keep("executions", self.executions)?,
+            audit: keep("audit", self.audit)?,
+            actions,
+        })
+    }
+}
+
+fn keep(name: String, value: String) -> Result<Keep, ConfigError> {
+    if value == "forever" {
+        return Ok(Keep::Forever);
+    }
+    match parse_duration(&value) {
+        Ok(keep) if (RETENTION_MIN..=RETENTION_MAX).contains(&keep) => Ok(Keep::For(keep)),
+        Ok(_) => Err(ConfigError::Retention {
+            name,
+            value,
+            why: "it must be from 1h to 36500d, or forever".to_owned(),
+        }),
+        Err(why) => Err(ConfigError::Retention { name, value, why }),
+    }
+}
+
+/// Evidence goes last: no audit row goes before what it is about.
+fn check_audit_outlives(retention: &Retention, domain: DomainId) -> Result<(), ConfigError> {
+    let Keep::For(audit) = retention.of_audit(domain) else {
+        return Ok(());
+    };
+    let rules = retention.domains.get(&domain).unwrap_or(&retention.general);
+    let named = rules.actions.keys().chain(retention.general.actions.keys());
+    let of_all = rules.executions.or(retention.general.executions);
+    let shorter_than = named
+        .map(|action| retention.of_action(domain, action))
+        .chain(of_all)
+        .find(|keep| matches!(keep, Keep::For(keep) if *keep > audit));
+    match shorter_than {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::Retention {
+            name: "retention.audit".to_owned(),
+            value: format!("{}s", audit.as_secs()),
+            why: "audit rows must be kept at least as long as the executions that they are about".to_owned(),
+        }),
+    }
+}
+
 impl RawLimits {
     fn check(&self) -> Result<Limits, ConfigError> {
-        let within = |name, value: Option<u64>, default, min, max| {
-            let value = value.unwrap_or(default);
-            if (min..=max).contains(&value) {
-                Ok(value)
-            } else {
-                Err(ConfigError::OutOfBounds {
-                    name,
-                    value,
-                    min,
-                    max,
-                })
-            }
-        };
         let count = |name, value, default, max| {
             let count = within(name, value, default, 1, max)?;
             let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
@@ -302,11 +441,46 @@ mod tests {
                 "[oidc]\nissuer = \"http://i.example\"\naudience = \"a\"",
                 "oidc.issuer",
             ),
+            ("[retention]\nexecution = \"90d\"", "execution"),
+            ("[retention]\nexecutions = \"90\"", "retention.executions"),
+            ("[retention]\nexecutions = \"soon\"", "retention.executions"),
+            ("[retention]\nbatch = 0", "retention.batch"),
+            ("[retention.actions]\nping = \"1m\"", "retention.actions.ping"),
+            ("[retention.actions]\n\"../p\" = \"7d\"", "retention.actions"),
+            ("[retention.domains.x]\naudit = \"7d\"", "retention.domains"),
+            (
+                "[retention]\nexecutions = \"90d\"\naudit = \"89d\"",
+                "retention.audit",
+            ),
+            (
+                "[retention]\naudit = \"30d\"\n[retention.actions]\nping = \"31d\"",
+                "retention.audit",
+            ),
         ] {
             fs::write(dir.path().join("control.toml"), text).unwrap();
             let err = Config::load(given(dir.path())).unwrap_err().to_string();
             assert!(err.contains(named), "{text}: {err}");
         }
+    }
+
+    #[test]
+    fn nothing_is_pruned_until_a_retention_is_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let (domain, ping) = (DomainId::from(uuid::Uuid::nil()), "ping".parse().unwrap());
+        let unset = Config::load(given(dir.path())).unwrap().retention;
+        assert_eq!(unset.of_action(domain, &ping), Keep::Forever);
+        assert_eq!(unset.of_audit(domain), Keep::Forever);
+        let text = "[retention]\nexecutions = \"90d\"\naudit = \"400d\"\nbatch = 7
+             [retention.actions]\nping = \"7d\"\ndeploy = \"forever\"
+             [retention.domains.01900000-0000-7000-8000-000000000001]\nexecutions = \"401d\"\naudit = \"forever\"";
+        fs::write(dir.path().join("control.toml"), text).unwrap();
+        let set = Config::load(given(dir.path())).unwrap().retention;
+        let days = |n: u64| Keep::For(Duration::from_hours(24 * n));
+        assert_eq!(set.batch, 7);
+        assert_eq!(set.of_action(domain, &ping), days(7));
+        assert_eq!(set.of_action(domain, &"deploy".parse().unwrap()), Keep::Forever);
+        let own = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+        assert_eq!(set.of_action(own, &ping), days(401));
     }
 
     #[test]

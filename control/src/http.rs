@@ -7,6 +7,7 @@ mod body;
 mod cancel;
 mod cursor;
 mod denial;
+mod executions;
 mod extract;
 mod linger;
 mod metrics;
@@ -16,9 +17,11 @@ mod operations;
 mod operator;
 mod outputs;
 mod problem;
+mod query;
 mod range;
 mod rollout;
 mod routes;
+mod violations;
 mod watch;
 
 use axum::{

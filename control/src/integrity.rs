@@ -6,8 +6,8 @@ use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
     time::Timestamp,
     wire::{
-        ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy, HOOKS_PER_NODE_MAX,
-        ReportedKind, ViolationReport,
+        ACKNOWLEDGE_REASON_LEN_MAX, ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy,
+        HOOKS_PER_NODE_MAX, ReportedKind, ViolationReport, ViolationRow,
     },
 };
 
@@ -213,6 +213,44 @@ pub(crate) async fn approve(
     Ok(response)
 }
 
+/// A reason that says nothing, or too much.
+#[derive(Debug, thiserror::Error)]
+#[error("the reason has {0} characters that say something; it must have 1 to {ACKNOWLEDGE_REASON_LEN_MAX}")]
+pub(crate) struct BadReason(usize);
+
+pub(crate) fn check_reason(reason: &str) -> Result<(), BadReason> {
+    let said = if reason.trim().is_empty() {
+        0
+    } else {
+        reason.chars().count()
+    };
+    if (1..=ACKNOWLEDGE_REASON_LEN_MAX).contains(&said) {
+        Ok(())
+    } else {
+        Err(BadReason(said))
+    }
+}
+
+/// Notes that somebody looked into a violation. One that was acknowledged before stays as it was, with its first reason.
+/// `None` when it is resolved: there is nothing left to look into.
+pub(crate) async fn acknowledge(
+    control: &Control,
+    found: &ViolationRow,
+    by: &str,
+    reason: &str,
+    now: Timestamp,
+) -> Result<Option<ViolationRow>, StoreError> {
+    let mut tx = control.store.begin().await?;
+    if tx.acknowledge_violation(found.id, (by, reason), now).await? {
+        let entry = Entry::granted(by, "violation.acknowledge", authz::resource(found.node_id))
+            .with(format!("{} of {}: {reason}", found.id, found.artifact_id));
+        tx.append_audit(found.domain_id, &[entry], now).await?;
+        tx.commit().await?;
+    }
+    let row = control.store.violation(found.id).await?;
+    Ok(row.map(|(row, _)| row).filter(|row| row.status == "acknowledged"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +275,16 @@ mod tests {
                     parameters: vec![],
                 })
                 .collect(),
+        }
+    }
+
+    #[test]
+    fn a_reason_says_something_and_not_too_much() {
+        for good in ["x", " looked into it ", &"ü".repeat(ACKNOWLEDGE_REASON_LEN_MAX)] {
+            assert!(check_reason(good).is_ok(), "{good}");
+        }
+        for bad in ["", " \n", &"ü".repeat(ACKNOWLEDGE_REASON_LEN_MAX + 1)] {
+            assert!(check_reason(bad).is_err(), "{bad}");
         }
     }
 

@@ -24,6 +24,7 @@ mod pki;
 mod presence;
 mod rate;
 mod reconcile;
+mod retention;
 mod rolling;
 mod rollout;
 mod serve;
@@ -85,6 +86,23 @@ enum Command {
         /// The configuration file [default: control.toml in the data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
+    },
+    /// Remove history whose retention is over, as `serve` does every hour; also while it is served
+    Prune {
+        #[arg(
+            long,
+            env = "MUSTER_CONTROL_DATA_DIR",
+            default_value = "/var/lib/muster-control"
+        )]
+        data_dir: PathBuf,
+        /// The configuration file [default: control.toml in the data directory]
+        #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
+        config: Option<PathBuf>,
+        /// Say what would go, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
     },
     /// Check the audit trail in the data directory itself, also while it is served
     #[command(subcommand)]
@@ -160,6 +178,26 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             })?;
             Ok(runtime.block_on(serve::serve(config))?)
         }
+        Command::Prune {
+            data_dir,
+            config,
+            dry_run,
+            output,
+        } => {
+            let config = config::Config::load(config::Given {
+                data_dir,
+                config,
+                listen: None,
+                server_url: None,
+            })?;
+            let said = if dry_run {
+                runtime.block_on(prune_preview(&config, output))?
+            } else {
+                runtime.block_on(prune(&config, output))?
+            };
+            print(&said);
+            Ok(())
+        }
         Command::Audit(AuditCommand::Verify { data_dir }) => {
             let database = keys::DataDir::new(data_dir).database();
             let ends = runtime.block_on(verify_audit(&database))?;
@@ -173,13 +211,62 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
+async fn prune_preview(config: &config::Config, output: Output) -> Result<String, Box<dyn Error>> {
+    let store = store::Store::open_to_read(&config.data.database()).await?;
+    let due = retention::due(&store, &config.retention, Timestamp::now()).await?;
+    if let Output::Json = output {
+        return Ok(format!("{}\n", serde_json::to_string_pretty(&due)?));
+    }
+    let count = |n: Option<u64>| n.unwrap_or_default();
+    let lines = due.iter().map(|due| match &due.action {
+        Some(action) => format!(
+            "domain:{} {action}: {} executions with {} invocations, settled by {}\n",
+            due.domain_id,
+            count(due.executions),
+            count(due.invocations),
+            due.before
+        ),
+        None => format!(
+            "domain:{} audit: {} rows, written by {}\n",
+            due.domain_id,
+            count(due.audit_rows),
+            due.before
+        ),
+    });
+    let said: String = lines.collect();
+    Ok(if said.is_empty() {
+        "nothing: no retention is set for anything that is there\n".to_owned()
+    } else {
+        said
+    })
+}
+
+async fn prune(config: &config::Config, output: Output) -> Result<String, Box<dyn Error>> {
+    if !config.data.database().exists() {
+        return Err(serve::ServeError::NotInitialised(config.data.path().display().to_string()).into());
+    }
+    let key = config.data.server_key()?;
+    let outputs = serve::open_outputs(config, &key)?;
+    let store = store::Store::open(&config.data.database()).await?;
+    let pruned = retention::prune(&store, &outputs, &config.retention, Timestamp::now(), || true).await?;
+    store.close().await;
+    Ok(match output {
+        Output::Json => format!("{}\n", serde_json::to_string_pretty(&pruned)?),
+        Output::Text => format!(
+            "removed {} executions with {} invocations, {} outputs, {} audit rows\n",
+            pruned.executions, pruned.invocations, pruned.objects, pruned.audit_rows
+        ),
+    })
+}
+
 /// The end of every chain, once all of them hold.
 async fn verify_audit(database: &std::path::Path) -> Result<String, Box<dyn Error>> {
     let store = store::Store::open_to_read(database).await?;
     let mut ends = String::new();
     for domain in store.all_domains().await? {
-        let last = audit::verify(&store, domain).await?;
-        ends.push_str(&format!("domain:{domain} {last}\n"));
+        let (last, pruned) = audit::verify(&store, domain).await?;
+        let pruned = pruned.map_or_else(String::new, |pruned| format!(" pruned up to {}", pruned.seq));
+        ends.push_str(&format!("domain:{domain} {last}{pruned}\n"));
     }
     Ok(ends)
 }

@@ -165,6 +165,14 @@ impl OutputStore {
         })
     }
 
+    /// Removes an object for good. That there is none is as good.
+    pub(crate) async fn delete(&self, key: &str) -> Result<(), OutputError> {
+        match self {
+            Self::Local(store) => store.delete(key).await,
+            Self::S3(store) => store.delete(key).await,
+        }
+    }
+
     /// A reference to an object of this store.
     pub(crate) fn reference(&self, key: String, sha256: Digest) -> OutputRef {
         OutputRef::ObjectStore {

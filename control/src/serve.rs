@@ -13,12 +13,13 @@ use crate::{
     config::Config,
     control::{Control, Shared},
     delivery, error_chain, http,
+    keys::ServerKey,
     metrics::Metrics,
     oidc::{IssuerError, Oidc},
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, rolling,
+    reconcile, retention, rolling,
     rolling::Rollouts,
     server,
     server::ServerError,
@@ -64,6 +65,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     let acceptor = server::tls(&config.data)?;
     let listener = server::listen(config.listen)?;
     let listen = config.listen;
+    let retention = config.retention.clone();
     let control = open(config, shown).await?;
     log::info!(listen:% = listen, server_url = control.server_url; "Serving {} on {listen}", control.server_url);
 
@@ -104,6 +106,12 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     spawn(
         "rollouts",
         loop_of(&control, |c| Box::pin(async move { rolling::run(&c).await })),
+    );
+    spawn(
+        "pruner",
+        loop_of(&control, |c| {
+            Box::pin(async move { retention::run(&c, &retention).await })
+        }),
     );
     spawn(
         "presence writer",
@@ -151,7 +159,7 @@ fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
     Ok(file)
 }
 
-async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
+pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
     let signer = config.data.signer().map_err(ServeError::Secrets)?;
     let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;
@@ -159,18 +167,7 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     if store.first_domain().await?.is_none() {
         return Err(ServeError::NotInitialised(shown));
     }
-    let outputs = match &config.s3 {
-        Some(settings) => {
-            let store = S3Store::new(settings, config.limits.upload_url_ttl);
-            OutputStore::S3(store.map_err(ServeError::Outputs)?)
-        }
-        None => OutputStore::Local(LocalStore::new(
-            config.data.outputs(),
-            config.server_url.clone(),
-            key.clone(),
-            config.limits.upload_url_ttl,
-        )),
-    };
+    let outputs = open_outputs(&config, &key)?;
     Ok(Arc::new(Control {
         store,
         key,
@@ -190,6 +187,16 @@ async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
         rollouts: Rollouts::default(),
         stop: CancellationToken::new(),
     }))
+}
+
+pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputStore, ServeError> {
+    let ttl = config.limits.upload_url_ttl;
+    let Some(settings) = &config.s3 else {
+        let (dir, url) = (config.data.outputs(), config.server_url.clone());
+        return Ok(OutputStore::Local(LocalStore::new(dir, url, key.clone(), ttl)));
+    };
+    let store = S3Store::new(settings, ttl).map_err(ServeError::Outputs)?;
+    Ok(OutputStore::S3(store))
 }
 
 async fn write_presence(control: &Control) {

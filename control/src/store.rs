@@ -9,9 +9,11 @@ mod cancel;
 mod executions;
 mod hooks;
 mod idempotency;
+mod list;
 mod metrics;
 mod nodes;
 mod outbox;
+mod retention;
 mod rollout;
 mod rows;
 #[cfg(test)]
@@ -22,18 +24,21 @@ use std::{path::Path, time::Duration};
 
 use sqlx::{
     Sqlite, SqlitePool, Transaction,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{
+        SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+    },
 };
 
 pub(crate) use access::Presented;
 pub(crate) use executions::{
-    Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, ListFilter, NewExecution, Overdue,
-    TargetState,
+    Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
 };
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
+pub(crate) use list::ListFilter;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
+pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
@@ -77,7 +82,8 @@ impl Store {
         let write = SqlitePoolOptions::new()
             .max_connections(1)
             .acquire_timeout(WRITE_TURN_MAX)
-            .connect_with(options.clone())
+            // Only a database that is made now takes this: it can give freed pages back.
+            .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
             .await?;
         sqlx::migrate!("./migrations").run(&write).await?;
         let read = SqlitePoolOptions::new()
@@ -125,3 +131,6 @@ impl Tx {
         Ok(self.0.commit().await?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ use crate::{
 const TAG: &[u8] = b"muster/audit/v1\0";
 /// In how many places a misplaced row is looked for.
 const MOVED_SEARCH_MAX: usize = 1 << 20;
+/// The relation of the row that says up to where rows were pruned: its detail is that [`Anchor`].
+pub const PRUNE_RELATION: &str = "retention.audit";
 /// What the first row of a domain follows.
 pub const GENESIS: Digest = Digest::from_bytes([0; 32]);
 
@@ -130,6 +132,9 @@ pub struct AuditPage {
     pub next_cursor: Option<String>,
     /// `null` while the domain has no row.
     pub head: Option<Anchor>,
+    /// The last row that was pruned: the chain goes on after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned: Option<Anchor>,
 }
 
 /// The first place where a chain is not what was written.
@@ -149,6 +154,12 @@ pub enum Broken {
         "row {seq} is not the one that was there when the given anchor was taken: the chain was written anew"
     )]
     NotTheAnchor { seq: u64 },
+    #[error(
+        "row {seq}, of which the anchor was given, was pruned with all up to row {pruned}: what holds cannot be compared with it"
+    )]
+    AnchorPruned { seq: u64, pruned: u64 },
+    #[error("rows up to {seq} are missing, and no row of the chain says that they were pruned")]
+    PruneUnsaid { seq: u64 },
 }
 
 /// A walk along one chain, oldest row first.
@@ -158,6 +169,9 @@ pub struct Walk {
     /// How far a misplaced row is searched for.
     head: u64,
     anchor: Option<Anchor>,
+    /// Up to where rows were pruned, by the record beside the chain and by the chain itself.
+    pruned: Option<Anchor>,
+    pruned_said: Option<Anchor>,
 }
 
 impl Walk {
@@ -171,7 +185,36 @@ impl Walk {
             },
             head: head.map_or(0, |head| head.seq),
             anchor,
+            pruned: None,
+            pruned_said: None,
         }
+    }
+
+    /// Takes the record of what was pruned, which must be of the same moment as the rows that are stepped along next: it
+    /// may have grown since the last ones.
+    ///
+    /// # Errors
+    /// When the anchor is another than the row that was pruned, or went with those before it.
+    pub fn begins_after(&mut self, pruned: Option<Anchor>) -> Result<(), Broken> {
+        let Some(pruned) = pruned else { return Ok(()) };
+        self.pruned = Some(pruned);
+        if pruned.seq <= self.last.seq {
+            return Ok(());
+        }
+        match self.anchor {
+            Some(known) if known.seq == pruned.seq && known.hash != pruned.hash => {
+                return Err(Broken::NotTheAnchor { seq: known.seq });
+            }
+            Some(known) if known.seq > self.last.seq && known.seq < pruned.seq => {
+                return Err(Broken::AnchorPruned {
+                    seq: known.seq,
+                    pruned: pruned.seq,
+                });
+            }
+            Some(_) | None => {}
+        }
+        self.last = pruned;
+        Ok(())
     }
 
     /// The last row that held.
@@ -204,6 +247,9 @@ impl Walk {
         {
             return Err(Broken::NotTheAnchor { seq });
         }
+        if row.relation == PRUNE_RELATION && row.subject == "system" {
+            self.pruned_said = row.detail.as_deref().and_then(|said| said.parse().ok());
+        }
         self.last = row.anchor();
         Ok(())
     }
@@ -211,7 +257,7 @@ impl Walk {
     /// There are no more rows; `head` is where the chain ends by its own record of that moment.
     ///
     /// # Errors
-    /// When rows are cut off, or the chain is shorter than the anchor.
+    /// When rows are cut off at either side, or the chain is shorter than the anchor.
     pub fn end(&self, head: Option<Anchor>) -> Result<(), Broken> {
         let head = head.unwrap_or(Anchor {
             seq: 0,
@@ -227,6 +273,11 @@ impl Walk {
                 seq: self.last.seq,
                 head: head.seq,
             });
+        }
+        if let Some(pruned) = self.pruned
+            && self.pruned_said != Some(pruned)
+        {
+            return Err(Broken::PruneUnsaid { seq: pruned.seq });
         }
         match self.anchor {
             Some(known) if known.seq > self.last.seq => Err(Broken::Missing {
@@ -355,5 +406,88 @@ mod tests {
             verify(&whole[..2], short, Some(whole[4].anchor())),
             Err(Broken::Missing { seq: 3 })
         );
+    }
+
+    /// A chain of which the first `n` rows were pruned, with the row that says so at its end.
+    fn pruned_chain(rows: &[AuditRow], n: usize) -> (Vec<AuditRow>, Anchor) {
+        let (anchor, last) = (rows[n - 1].anchor(), rows.last().unwrap());
+        let mut said = AuditRow {
+            seq: last.seq + 1,
+            relation: PRUNE_RELATION.into(),
+            detail: Some(anchor.to_string()),
+            previous_hash: last.hash,
+            ..last.clone()
+        };
+        said.hash = said.computed_hash();
+        (rows[n..].iter().cloned().chain([said]).collect(), anchor)
+    }
+
+    fn verify_pruned(
+        rows: &[AuditRow],
+        pruned: Option<Anchor>,
+        anchor: Option<Anchor>,
+    ) -> Result<Anchor, Broken> {
+        let head = rows.last().map(AuditRow::anchor);
+        let mut walk = Walk::new(head, anchor);
+        walk.begins_after(pruned)?;
+        for row in rows {
+            walk.step(row)?;
+        }
+        walk.end(head)?;
+        Ok(walk.last())
+    }
+
+    #[test]
+    fn a_pruned_chain_goes_on_from_what_was_pruned_and_says_so_itself() {
+        let whole = chain(5);
+        let (rows, pruned) = pruned_chain(&whole, 3);
+        let head = rows.last().unwrap().anchor();
+        assert_eq!(verify_pruned(&rows, Some(pruned), None), Ok(head));
+        // What is known from before is compared as long as it is there.
+        assert_eq!(
+            verify_pruned(&rows, Some(pruned), Some(whole[3].anchor())),
+            Ok(head)
+        );
+        assert_eq!(verify_pruned(&rows, Some(pruned), Some(pruned)), Ok(head));
+        let other = Anchor {
+            hash: GENESIS,
+            ..pruned
+        };
+        assert_eq!(
+            verify_pruned(&rows, Some(pruned), Some(other)),
+            Err(Broken::NotTheAnchor { seq: 3 })
+        );
+        assert_eq!(
+            verify_pruned(&rows, Some(pruned), Some(whole[0].anchor())),
+            Err(Broken::AnchorPruned { seq: 1, pruned: 3 })
+        );
+        // Rows that were cut off and not pruned.
+        assert_eq!(verify_pruned(&rows, None, None), Err(Broken::Missing { seq: 1 }));
+        assert_eq!(
+            verify_pruned(&rows[1..], Some(rows[0].anchor()), None),
+            Err(Broken::PruneUnsaid { seq: 4 })
+        );
+        assert_eq!(
+            verify_pruned(&whole[3..], Some(pruned), None),
+            Err(Broken::PruneUnsaid { seq: 3 })
+        );
+        // A record of another row does not lead to those that are there.
+        assert_eq!(
+            verify_pruned(&rows, Some(other), None),
+            Err(Broken::Unlinked { seq: 4 })
+        );
+    }
+
+    #[test]
+    fn a_prune_in_the_middle_of_a_walk_is_followed() {
+        let whole = chain(5);
+        let mut walk = Walk::new(Some(whole[4].anchor()), None);
+        walk.step(&whole[0]).unwrap();
+        let (rows, pruned) = pruned_chain(&whole, 3);
+        walk.begins_after(Some(pruned)).unwrap();
+        for row in &rows {
+            walk.step(row).unwrap();
+        }
+        walk.end(rows.last().map(AuditRow::anchor)).unwrap();
     }
 }

@@ -312,7 +312,11 @@ pub struct PreviewTarget {
     pub node_name: String,
 }
 
-/// One dispatch. Lists leave `targets` empty and give `target_counts`; a single read gives both.
+/// How many targets an answer about one execution carries. The others follow in pages.
+pub const EXECUTION_TARGETS_MAX: u32 = 1000;
+
+/// One dispatch. Lists leave `targets` empty and give `target_counts`; every other answer gives both, and of the targets
+/// the first [`EXECUTION_TARGETS_MAX`] in the order of their nodes' ids.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Execution {
@@ -344,6 +348,31 @@ pub struct Execution {
     /// Nodes that a gate dropped; only the answers to a dispatch and to a cancel carry it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
+}
+
+impl Execution {
+    /// How many targets it has, whether they are among [`Self::targets`] or not.
+    #[must_use]
+    pub fn target_count(&self) -> u64 {
+        self.target_counts.values().sum()
+    }
+}
+
+/// `GET /v1/projects/{project_id}/executions/{execution_id}`: an [`Execution`] with inline output, and its history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ExecutionDetail {
+    #[serde(flatten)]
+    pub execution: Execution,
+    /// Ours, as all below: where the targets go on, at `…/targets?cursor=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets_cursor: Option<String>,
+    /// The oldest events, late ones included.
+    #[serde(default)]
+    pub timeline: Vec<TimelineEvent>,
+    /// Where the timeline goes on, at `…/timeline?cursor=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline_cursor: Option<String>,
 }
 
 /// How many nodes one gate dropped, and some of them.
@@ -935,6 +964,19 @@ pub struct ViolationRow {
     #[serde(default)]
     pub expected: Option<Digest>,
 }
+
+/// `POST /v1/integrity-violations/{id}/acknowledge`, answered 200 with the [`ViolationRow`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AcknowledgeRequest {
+    /// 1 to [`ACKNOWLEDGE_REASON_LEN_MAX`] characters.
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = ACKNOWLEDGE_REASON_LEN_MAX)))]
+    pub reason: String,
+}
+
+/// The longest reason of an acknowledgement, in characters, as published.
+pub const ACKNOWLEDGE_REASON_LEN_MAX: usize = 1024;
 
 // ---- nodes: the stream and the callbacks
 

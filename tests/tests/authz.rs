@@ -403,9 +403,17 @@ fn state(world: &World) -> (std::collections::BTreeMap<String, i64>, Vec<String>
 async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
     let world = World::new().await;
     let node = BareNode::enroll(&world, "n=one").await;
-    node.declare(&[]).await;
+    node.declare(&[("deploy", Digest::of(b"1"))]).await;
+    node.declare(&[("deploy", Digest::of(b"2"))]).await;
     let ran = world.dispatch(on_node("ping", node.id)).await;
     world.leave_open();
+    let found: Page<ViolationRow> = world
+        .operator
+        .get("/v1/integrity-violations")
+        .await
+        .expect(200)
+        .json();
+    let violation = found.items[0].id.to_string();
     let (operator, project) = (&world.operator, format!("project:{}", world.operator.project));
     let bootstrap = world.bootstrap_token("n=two").await;
     let listed = operator
@@ -494,6 +502,7 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
             .replace("{node}", &node.id.to_string())
             .replace("{hook}", "x")
             .replace("{token}", token_id)
+            .replace("{violation}", &violation)
             .replace("{tuple}", &tuple.id.to_string());
         assert!(
             !filled.contains('{'),

@@ -61,6 +61,7 @@ async fn every_code_of_the_table_can_be_provoked() {
     tokens_and_tuples(&world, &mut seen).await;
     enrolment(&world, &mut seen).await;
     dispatches(&world, &mut seen).await;
+    violations_and_cursors(&world, &mut seen).await;
     reports_and_outputs(&world, &mut seen).await;
     rollouts(&world, &mut seen).await;
     outputs_that_do_not_hold(&world, &mut seen).await;
@@ -94,6 +95,10 @@ async fn requests_that_make_no_sense(world: &World, seen: &mut Seen) {
         ("/v1/nonsense".to_owned(), 404, "not_found"),
         (format!("{list}/%FF"), 400, "invalid_path"),
         (format!("{list}?limit=1&limit=2"), 400, "invalid_query"),
+        (format!("{list}?colour=red"), 400, "invalid_query"),
+        (format!("{list}?created_after=x"), 400, "invalid_created_after"),
+        (format!("{list}?created_before=x"), 400, "invalid_created_before"),
+        ("/v1/nodes?connected=x".to_owned(), 400, "invalid_connected"),
         (format!("{list}?limit=0"), 400, "invalid_limit"),
         (format!("{list}?cursor=x"), 400, "invalid_cursor"),
         (format!("{list}?status=x"), 400, "invalid_status"),
@@ -363,6 +368,33 @@ async fn dispatches(world: &World, seen: &mut Seen) {
     let _ = operator.cancel(sent.id).await;
     let path = operator.in_project(&format!("executions/{}/targets/{}/output", sent.id, node.id));
     seen.saw(operator.get(&path).await, 404, "output_not_found");
+}
+
+async fn violations_and_cursors(world: &World, seen: &mut Seen) {
+    let operator = &world.operator;
+    let node = BareNode::enroll(world, "n=changed").await;
+    node.declare(&[("changed", Digest::of(b"1"))]).await;
+    node.declare(&[("changed", Digest::of(b"2"))]).await;
+    let path = format!("/v1/integrity-violations?node_id={}", node.id);
+    let page: Value = operator.get(&path).await.expect(200).json();
+    let id = page["items"][0]["id"].as_str().expect("it is there").to_owned();
+    let acknowledge = async |id: &str, reason: &str| {
+        let path = format!("/v1/integrity-violations/{id}/acknowledge");
+        operator.post(&path, &json!({"reason": reason})).await
+    };
+    let ghost = a_uuid().to_string();
+    seen.saw(acknowledge("x", "r").await, 400, "invalid_violation_id");
+    seen.saw(acknowledge(&ghost, "r").await, 404, "violation_not_found");
+    seen.saw(acknowledge(&id, " ").await, 400, "invalid_reason");
+    let approve = operator.in_project("hooks/changed/approve");
+    let body = json!({"digest": Digest::of(b"2"), "node_id": node.id});
+    let _ = operator.post(&approve, &body).await.expect(200);
+    seen.saw(acknowledge(&id, "r").await, 409, "violation_resolved");
+
+    let page: Value = operator.get("/v1/nodes?limit=1").await.expect(200).json();
+    let cursor = page["next_cursor"].as_str().expect("there are more nodes");
+    let elsewhere = format!("/v1/integrity-violations?cursor={cursor}");
+    seen.saw(operator.get(&elsewhere).await, 403, "cursor_binding_mismatch");
 }
 
 async fn reports_and_outputs(world: &World, seen: &mut Seen) {

@@ -17,48 +17,38 @@ use muster_shared::{
     time::Timestamp,
     wire::Page,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     auth::{InDomain, InProject, OfProject, Operator},
     body::{OPERATOR_BODY_BYTES_MAX, read_json},
-    cursor,
+    cursor::{List, parse_limit},
     denial::{deny, refuse},
-    extract::{Path, Query},
+    extract::Path,
     problem::ApiError,
+    query::Asked,
 };
 use crate::{
     access, authz,
     control::{Control, Shared},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
+    domain_id: Option<String>,
+    project_id: Option<String>,
+    #[serde(skip_serializing)]
     cursor: Option<String>,
+    #[serde(skip_serializing)]
     limit: Option<String>,
 }
 
 impl PageQuery {
-    fn read(&self, control: &Control, scope: &str) -> Result<(Option<RowId>, u32), ApiError> {
-        let after = self
-            .cursor
-            .as_deref()
-            .map(|raw| cursor::open(&control.key, scope, raw))
-            .transpose()?;
-        Ok((after, cursor::parse_limit(self.limit.as_deref())?))
+    async fn read(&self, list: &List<'_>) -> Result<(Option<RowId>, u32), ApiError> {
+        let after = list.position(self.cursor.as_deref()).await?;
+        Ok((after, parse_limit(self.limit.as_deref())?))
     }
-}
-
-fn page<T>(
-    control: &Control,
-    scope: &str,
-    rows: Vec<T>,
-    limit: u32,
-    id: impl Fn(&T) -> RowId,
-) -> Json<Page<T>> {
-    let (items, next_cursor) =
-        cursor::paginate(rows, limit, |last| cursor::seal(&control.key, scope, &id(last)));
-    Json(Page { items, next_cursor })
 }
 
 fn parse_id(code: &'static str, raw: &str) -> Result<RowId, ApiError> {
@@ -71,12 +61,18 @@ fn parse_id(code: &'static str, raw: &str) -> Result<RowId, ApiError> {
 pub(super) async fn list_operator_tokens(
     State(control): State<Shared>,
     InDomain { operator, domain }: InDomain,
-    Query(query): Query<PageQuery>,
+    Asked(query): Asked<PageQuery>,
 ) -> Result<Json<Page<OperatorToken>>, ApiError> {
-    let scope = format!("operator-tokens {} {domain}", operator.requester.subject);
-    let (after, limit) = query.read(&control, &scope)?;
+    let place = (domain, authz::domain(domain));
+    let list = List::new(
+        &control,
+        &operator,
+        Some(place),
+        &("operator-tokens", domain, &query),
+    );
+    let (after, limit) = query.read(&list).await?;
     let rows = control.store.operator_tokens(domain, after, limit + 1).await?;
-    Ok(page(&control, &scope, rows, limit, |token| token.id))
+    Ok(Json(list.page(rows, limit, |token| token.id)))
 }
 
 pub(super) async fn create_operator_token(
@@ -161,14 +157,19 @@ pub(super) async fn rotate_operator_token(
 pub(super) async fn list_bootstrap_tokens(
     State(control): State<Shared>,
     caller: InProject,
-    Query(query): Query<PageQuery>,
+    Asked(query): Asked<PageQuery>,
 ) -> Result<Json<Page<BootstrapTokenState>>, ApiError> {
     caller.require_operator(&control).await?;
-    let project = caller.project.id;
-    let scope = format!("bootstrap-tokens {} {project}", caller.operator.requester.subject);
-    let (after, limit) = query.read(&control, &scope)?;
-    let rows = control.store.bootstrap_tokens(project, after, limit + 1).await?;
-    Ok(page(&control, &scope, rows, limit, |token| token.id))
+    let InProject { operator, project } = &caller;
+    let place = (project.domain, authz::project(project.id));
+    let bound = ("bootstrap-tokens", project.id, &query);
+    let list = List::new(&control, operator, Some(place), &bound);
+    let (after, limit) = query.read(&list).await?;
+    let rows = control
+        .store
+        .bootstrap_tokens(project.id, after, limit + 1)
+        .await?;
+    Ok(Json(list.page(rows, limit, |token| token.id)))
 }
 
 pub(super) async fn revoke_bootstrap_token(
@@ -193,17 +194,18 @@ pub(super) async fn revoke_bootstrap_token(
 pub(super) async fn list_tuples(
     State(control): State<Shared>,
     OfProject { operator, project }: OfProject,
-    Query(query): Query<PageQuery>,
+    Asked(query): Asked<PageQuery>,
 ) -> Result<Json<Page<RelationTuple>>, ApiError> {
     let requester = &operator.requester;
-    let scope = format!("tuples {} {}", requester.subject, project.id);
-    let (after, limit) = query.read(&control, &scope)?;
+    let place = (project.domain, authz::project(project.id));
+    let list = List::new(&control, &operator, Some(place), &("tuples", project.id, &query));
+    let (after, limit) = query.read(&list).await?;
     let of_domain_too = requester.grants.may_operate_domain(project.domain);
     let rows = control
         .store
         .relation_tuples((project.domain, project.id), of_domain_too, after, limit + 1)
         .await?;
-    Ok(page(&control, &scope, rows, limit, |tuple| tuple.id))
+    Ok(Json(list.page(rows, limit, |tuple| tuple.id)))
 }
 
 pub(super) async fn create_tuple(

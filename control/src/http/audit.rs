@@ -1,21 +1,26 @@
 //! Reading the audit trail.
 
 use axum::{Json, extract::State};
-use muster_shared::audit::AuditPage;
-use serde::Deserialize;
+use muster_shared::{audit::AuditPage, wire::Page};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    auth::{InDomain, Operator},
-    cursor,
-    extract::Query,
+    auth::InDomain,
+    cursor::{List, parse_limit},
     problem::ApiError,
+    query::{Asked, one_of},
 };
-use crate::control::Shared;
+use crate::{authz, control::Shared};
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {
+    domain_id: Option<String>,
+    project_id: Option<String>,
     order: Option<String>,
+    #[serde(skip_serializing)]
     cursor: Option<String>,
+    #[serde(skip_serializing)]
     limit: Option<String>,
 }
 
@@ -23,26 +28,15 @@ pub(super) struct AuditQuery {
 pub(super) async fn list(
     State(control): State<Shared>,
     InDomain { operator, domain }: InDomain,
-    Query(query): Query<AuditQuery>,
+    Asked(query): Asked<AuditQuery>,
 ) -> Result<Json<AuditPage>, ApiError> {
-    let Operator { requester, .. } = operator;
-    let limit = cursor::parse_limit(query.limit.as_deref())?;
-    let oldest_first = match query.order.as_deref() {
-        None | Some("newest") => false,
-        Some("oldest") => true,
-        Some(other) => {
-            return Err(ApiError::bad_request(
-                "invalid_order",
-                format!("order is {other:?}; it must be newest or oldest"),
-            ));
-        }
-    };
-    let scope = format!("audit {oldest_first} {} {domain}", requester.subject);
-    let position: Option<u64> = query
-        .cursor
-        .map(|raw| cursor::open(&control.key, &scope, &raw))
-        .transpose()?;
-    let (rows, head) = if oldest_first {
+    let limit = parse_limit(query.limit.as_deref())?;
+    one_of("invalid_order", query.order.as_deref(), &["newest", "oldest"])?;
+    let oldest_first = query.order.as_deref() == Some("oldest");
+    let place = (domain, authz::domain(domain));
+    let list = List::new(&control, &operator, Some(place), &("audit", domain, &query));
+    let position: Option<u64> = list.position(query.cursor.as_deref()).await?;
+    let (rows, ends) = if oldest_first {
         control
             .store
             .audit_oldest_first(domain, position.unwrap_or(0), limit + 1)
@@ -53,11 +47,11 @@ pub(super) async fn list(
             .audit_newest_first(domain, position, limit + 1)
             .await?
     };
-    let (items, next_cursor) =
-        cursor::paginate(rows, limit, |last| cursor::seal(&control.key, &scope, &last.seq));
+    let Page { items, next_cursor } = list.page(rows, limit, |last| last.seq);
     Ok(Json(AuditPage {
         items,
         next_cursor,
-        head,
+        head: ends.head,
+        pruned: ends.pruned,
     }))
 }

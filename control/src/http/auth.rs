@@ -15,10 +15,9 @@ use serde::Deserialize;
 
 use super::{
     denial::{Asked, deny},
-    extract::Query,
     operator::project_not_found,
     problem::ApiError,
-    routes,
+    query, routes,
 };
 use crate::{
     audit,
@@ -204,7 +203,7 @@ impl FromRequestParts<Shared> for OfProject {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let Query(query) = Query::<ProjectQuery>::from_request_parts(parts, control).await?;
+        let query::Asked(query) = query::Asked::<ProjectQuery>::from_request_parts(parts, control).await?;
         let project = query
             .project_id
             .ok_or_else(|| ApiError::bad_request("invalid_project_id", "name the project: project_id"))?;
@@ -232,7 +231,7 @@ impl FromRequestParts<Shared> for InDomain {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let Query(query) = Query::<DomainQuery>::from_request_parts(parts, control).await?;
+        let query::Asked(query) = query::Asked::<DomainQuery>::from_request_parts(parts, control).await?;
         let domain = match (query.domain_id, query.project_id) {
             (Some(raw), None) => known_domain(control, &operator, &raw).await?,
             (None, Some(raw)) => {

@@ -1,4 +1,4 @@
-//! What axum reads from a URL, with refusals of our own shape.
+//! What axum reads from a path, with refusals of our own shape. Queries are read in `query`.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::de::DeserializeOwned;
@@ -15,18 +15,5 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
             .await
             .map(|axum::extract::Path(read)| Self(read))
             .map_err(|err| ApiError::bad_request("invalid_path", err.body_text()))
-    }
-}
-
-/// The query.
-pub(super) struct Query<T>(pub(super) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = ApiError;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        axum::extract::Query::from_request_parts(parts, state)
-            .await
-            .map(|axum::extract::Query(read)| Self(read))
-            .map_err(|err| ApiError::bad_request("invalid_query", err.body_text()))
     }
 }

@@ -542,6 +542,10 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             "node" => [(400, &["invalid_node_id"][..]), (400, &[])],
             "token" => [(400, &["invalid_token_id"][..]), (404, &["token_not_found"])],
             "tuple" => [(400, &["invalid_tuple_id"][..]), (404, &["tuple_not_found"])],
+            "violation" => [
+                (400, &["invalid_violation_id"][..]),
+                (404, &["violation_not_found"]),
+            ],
             "hook" => [(400, &["invalid_action"][..]), (400, &[])],
             other => unreachable!("{other} is a part of a path that this does not know"),
         });
@@ -649,14 +653,14 @@ fn never_null_when_optional(schema: &mut Map<String, Value>) {
 mod tests {
     use super::*;
 
-    /// Renew it with: cargo run -p muster-control -- openapi > docs/openapi.json
+    /// Renew it with: cargo run --bin muster-control -- openapi > docs/openapi.json
     #[test]
     fn the_committed_document_is_the_one_that_is_served() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == text(),
-            "docs/openapi.json is stale: cargo run --workspace --bin muster-control -- openapi > docs/openapi.json"
+            "docs/openapi.json is stale: cargo run --bin muster-control -- openapi > docs/openapi.json"
         );
     }
 

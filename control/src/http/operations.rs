@@ -9,16 +9,18 @@ use muster_shared::{
     },
     audit::AuditPage,
     envelope::Envelope,
-    ids::{DomainId, NodeId, ProjectId},
+    ids::{ActionName, DomainId, NodeId, ProjectId},
     schema::selector,
     status::Status,
+    time::Timestamp,
     wire::{
-        ApproveRequest, ApproveResponse, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CancelRequest,
-        CancelResponse, CapabilityManifest, CapabilityResponse, DispatchPreview, DispatchRequest,
-        EnrollRequest, EnrollResponse, Execution, HealthStatus, HeartbeatRequest, HeartbeatResponse,
-        HookState, IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken,
-        LabelPatch, NodeSummary, Page, PauseRequest, SelectorPreviewRequest, SelectorPreviewResponse,
-        TimelineEvent, VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
+        AcknowledgeRequest, ApproveRequest, ApproveResponse, CALLBACK_TOKEN_HEADER, Callback,
+        CallbackResponse, CancelRequest, CancelResponse, CapabilityManifest, CapabilityResponse,
+        DispatchPreview, DispatchRequest, EnrollRequest, EnrollResponse, Execution, ExecutionDetail,
+        ExecutionTarget, HealthStatus, HeartbeatRequest, HeartbeatResponse, HookState,
+        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch,
+        NodeSummary, Page, PauseRequest, SelectorPreviewRequest, SelectorPreviewResponse, TimelineEvent,
+        VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -74,7 +76,8 @@ fn paged(operation: Operation) -> Operation {
     operation
         .query("cursor", "The next_cursor of the page before.", text)
         .query("limit", "How many items the page may have.", limit)
-        .refuses(400, &["invalid_cursor", "invalid_limit"])
+        .refuses(400, &["invalid_cursor", "invalid_limit", "invalid_query"])
+        .refuses(403, &["cursor_binding_mismatch"])
 }
 
 fn narrowed_to_projects(operation: Operation) -> Operation {
@@ -139,7 +142,7 @@ fn admitting(operation: Operation) -> Operation {
                 "invalid_parameters",
             ],
         )
-        .refuses(400, &["action_not_declared"])
+        .refuses(400, &["action_not_declared", "invalid_query"])
         .refuses(403, &["permission_denied"])
         .refuses(409, &["hook_integrity_violation"])
         .refuses(
@@ -162,7 +165,7 @@ fn dispatching(id: &'static str) -> Operation {
         )
         .answers::<Execution>(201, "It is admitted, and durable.", an_execution())
         .with_headers(&[(IDEMPOTENT_REPLAY_HEADER, "`true` when it was made before.")])
-        .refuses(400, &["invalid_idempotency_key"])
+        .refuses(400, &["invalid_idempotency_key", "invalid_query"])
         .refuses(422, &["idempotency_key_reuse"])
 }
 
@@ -207,18 +210,70 @@ pub(super) fn list_executions() -> Operation {
             "Only those that rest there.",
             SchemaGenerator::subschema_for::<Status>,
         )
-        .query("action_name", "Only those of this action.", text);
+        .query(
+            "action_name",
+            "Only those of this action.",
+            SchemaGenerator::subschema_for::<ActionName>,
+        )
+        .query(
+            "node_id",
+            "Only those that address this node.",
+            SchemaGenerator::subschema_for::<NodeId>,
+        )
+        .query(
+            "selector",
+            "Only those that address a node which it matches.",
+            selector,
+        )
+        .query(
+            "created_after",
+            "Only those from this time on.",
+            SchemaGenerator::subschema_for::<Timestamp>,
+        )
+        .query(
+            "created_before",
+            "Only those before this time.",
+            SchemaGenerator::subschema_for::<Timestamp>,
+        );
     paged(operation)
         .answers::<Page<Execution>>(200, "A page.", page(&an_execution()))
-        .refuses(400, &["invalid_status"])
+        .refuses(
+            400,
+            &[
+                "invalid_status",
+                "invalid_action",
+                "invalid_node_id",
+                "malformed_selector",
+            ],
+        )
+        .refuses(400, &["invalid_created_after", "invalid_created_before"])
 }
 
 pub(super) fn get_execution() -> Operation {
-    Operation::new("GetExecution", "Show an execution with its targets").answers::<Execution>(
-        200,
-        "The execution.",
-        an_execution(),
+    let mut example = an_execution();
+    example["timeline"] = json!([]);
+    Operation::new(
+        "GetExecution",
+        "Show an execution with its targets and its timeline",
     )
+    .answers::<ExecutionDetail>(200, "The execution.", example)
+    .refuses(400, &["invalid_query"])
+}
+
+pub(super) fn execution_targets() -> Operation {
+    paged(Operation::new(
+        "ListExecutionTargets",
+        "List the targets of an execution",
+    ))
+    .answers::<Page<ExecutionTarget>>(200, "A page.", page(&an_execution()["targets"][0]))
+}
+
+pub(super) fn execution_timeline() -> Operation {
+    paged(Operation::new(
+        "ListExecutionTimeline",
+        "List the transitions of an execution, oldest first",
+    ))
+    .answers::<Page<TimelineEvent>>(200, "A page.", json!({ "items": [], "next_cursor": null }))
 }
 
 fn minding_the_rollout(operation: Operation) -> Operation {
@@ -250,7 +305,7 @@ pub(super) fn cancel_execution() -> Operation {
             "What became of each target.",
             json!({ "execution": an_execution(), "outcomes": [{ "node_id": NODE, "outcome": "asked" }] }),
         )
-        .refuses(400, &["invalid_node_id"])
+        .refuses(400, &["invalid_node_id", "invalid_query"])
         .refuses(403, &["permission_denied"])
         .refuses(404, &["target_not_found"])
 }
@@ -509,14 +564,16 @@ fn a_node() -> Value {
 }
 
 pub(super) fn list_nodes() -> Operation {
-    let operation = Operation::new("ListNodes", "List the nodes that the caller may act on").query(
-        "selector",
-        "Only those that it matches.",
-        selector,
-    );
+    let operation = Operation::new("ListNodes", "List the nodes that the caller may act on")
+        .query("selector", "Only those that it matches.", selector)
+        .query(
+            "connected",
+            "Only those that are, or are not.",
+            SchemaGenerator::subschema_for::<bool>,
+        );
     paged(narrowed_to_projects(operation))
         .answers::<Page<NodeSummary>>(200, "A page.", page(&a_node()))
-        .refuses(400, &["malformed_selector"])
+        .refuses(400, &["malformed_selector", "invalid_connected"])
 }
 
 pub(super) fn get_node() -> Operation {
@@ -552,6 +609,13 @@ fn violation_status(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["open", "acknowledged", "resolved"] })
 }
 
+fn a_violation() -> Value {
+    json!({
+        "id": ID, "node_id": NODE, "domain_id": DOMAIN, "kind": "hook", "status": "open",
+        "artifact_id": "backup", "detected_at": AT, "observed": DIGEST, "expected": DIGEST,
+    })
+}
+
 pub(super) fn list_violations() -> Operation {
     let operation = Operation::new(
         "ListIntegrityViolations",
@@ -565,15 +629,20 @@ pub(super) fn list_violations() -> Operation {
     .query("kind", "Only of this kind.", violation_kind)
     .query("status", "Only those in this status.", violation_status);
     paged(narrowed_to_projects(operation))
-        .answers::<Page<ViolationRow>>(
-            200,
-            "A page.",
-            page(&json!({
-                "id": ID, "node_id": NODE, "domain_id": DOMAIN, "kind": "hook", "status": "open",
-                "artifact_id": "backup", "detected_at": AT, "observed": DIGEST, "expected": DIGEST,
-            })),
-        )
+        .answers::<Page<ViolationRow>>(200, "A page.", page(&a_violation()))
         .refuses(400, &["invalid_node_id", "invalid_kind", "invalid_status"])
+}
+
+pub(super) fn acknowledge_violation() -> Operation {
+    Operation::new(
+        "AcknowledgeIntegrityViolation",
+        "Say that somebody looked into a violation",
+    )
+    .takes::<AcknowledgeRequest>(json!({ "reason": "A hotfix, by hand." }))
+    .answers::<ViolationRow>(200, "The violation as it is now.", a_violation())
+    .refuses(400, &["invalid_reason"])
+    .refuses(403, &["permission_denied"])
+    .refuses(409, &["violation_resolved"])
 }
 
 pub(super) fn preview_selector() -> Operation {

@@ -8,26 +8,26 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use muster_shared::{
-    ids::{ActionName, DomainId, ExecutionId, NodeId, ProjectId, RowId},
+    ids::{ActionName, DomainId, ExecutionId, NodeId, ProjectId},
     labels::{self, LABELS_PER_NODE_MAX},
     selector::Selector,
-    status::Status,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IDEMPOTENCY_KEY_HEADER,
+        ApproveRequest, DispatchPreview, DispatchRequest, HookState, IDEMPOTENCY_KEY_HEADER,
         IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page, SelectorError,
-        SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+        SelectorPreviewRequest, SelectorPreviewResponse,
     },
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     auth::{InProject, Operator, parse_node, parse_project, visible_project},
     body::{OPERATOR_BODY_BYTES_MAX, parse_json, read_bytes, read_json},
-    cursor,
+    cursor::{List, parse_limit},
     denial::{deny, refuse},
-    extract::{Path, Query},
+    extract::Path,
     problem::ApiError,
+    query::{self, Asked, Nothing},
 };
 use crate::{
     audit::Entry,
@@ -37,7 +37,7 @@ use crate::{
     enroll,
     idempotency::{KEY_LEN_MAX, Once},
     integrity,
-    store::{Detail, ListFilter, NodeFilter, NodeRecord, ViolationFilter},
+    store::{NodeFilter, NodeRecord},
 };
 
 pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
@@ -64,6 +64,7 @@ pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
 pub(super) async fn dispatch(
     State(control): State<Shared>,
     caller: InProject,
+    _: Asked<Nothing>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -117,6 +118,7 @@ fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
 pub(super) async fn preview(
     State(control): State<Shared>,
     caller: InProject,
+    _: Asked<Nothing>,
     body: Body,
 ) -> Result<Json<DispatchPreview>, ApiError> {
     let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
@@ -126,63 +128,7 @@ pub(super) async fn preview(
 }
 
 #[derive(Deserialize)]
-pub(super) struct ListQuery {
-    status: Option<String>,
-    action_name: Option<String>,
-    cursor: Option<String>,
-    limit: Option<String>,
-}
-
-pub(super) async fn list_executions(
-    State(control): State<Shared>,
-    caller: InProject,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Page<Execution>>, ApiError> {
-    let limit = cursor::parse_limit(query.limit.as_deref())?;
-    let status: Option<Status> = query
-        .status
-        .map(|raw| {
-            raw.parse()
-                .map_err(|err| ApiError::bad_request("invalid_status", format!("{err}")))
-        })
-        .transpose()?;
-    let scope = format!(
-        "executions {} {}",
-        caller.operator.requester.subject, caller.project.id
-    );
-    let before = query
-        .cursor
-        .map(|raw| cursor::open(&control.key, &scope, &raw))
-        .transpose()?;
-    let filter = ListFilter {
-        status,
-        action: query.action_name.as_deref(),
-        before,
-    };
-    let executions = control
-        .store
-        .executions(caller.project.id, &filter, limit + 1)
-        .await?;
-    let (items, next_cursor) = cursor::paginate(executions, limit, |last| {
-        cursor::seal(&control.key, &scope, &(last.created_at, last.id))
-    });
-    Ok(Json(Page { items, next_cursor }))
-}
-
-pub(super) async fn get_execution(
-    State(control): State<Shared>,
-    caller: InProject,
-    Path((_, execution)): Path<(String, String)>,
-) -> Result<Json<Execution>, ApiError> {
-    let id = parse_execution(&execution)?;
-    let execution = control
-        .store
-        .execution(caller.project.id, id, Detail::WithOutput)
-        .await?;
-    execution.map(Json).ok_or_else(|| execution_not_found(id))
-}
-
-#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
     cursor: Option<String>,
     limit: Option<String>,
@@ -191,26 +137,18 @@ pub(super) struct PageQuery {
 pub(super) async fn list_hooks(
     State(control): State<Shared>,
     caller: InProject,
-    Query(query): Query<PageQuery>,
+    Asked(query): Asked<PageQuery>,
 ) -> Result<Json<Page<HookState>>, ApiError> {
-    let limit = cursor::parse_limit(query.limit.as_deref())?;
-    let scope = format!(
-        "hooks {} {}",
-        caller.operator.requester.subject, caller.project.id
-    );
-    let after: Option<(String, NodeId)> = query
-        .cursor
-        .map(|raw| cursor::open(&control.key, &scope, &raw))
-        .transpose()?;
+    let limit = parse_limit(query.limit.as_deref())?;
+    let InProject { operator, project } = &caller;
+    let place = (project.domain, authz::project(project.id));
+    let list = List::new(&control, operator, Some(place), &("hooks", project.id));
+    let after: Option<(String, NodeId)> = list.position(query.cursor.as_deref()).await?;
     let after = after.as_ref().map(|(name, node)| (name.as_str(), *node));
-    let hooks = control
-        .store
-        .hook_states(caller.project.id, after, limit + 1)
-        .await?;
-    let (items, next_cursor) = cursor::paginate(hooks, limit, |last| {
-        cursor::seal(&control.key, &scope, &(&last.name, last.node_id))
-    });
-    Ok(Json(Page { items, next_cursor }))
+    let hooks = control.store.hook_states(project.id, after, limit + 1).await?;
+    Ok(Json(list.page(hooks, limit, |last| {
+        (last.name.to_string(), last.node_id)
+    })))
 }
 
 pub(super) async fn approve_hook(
@@ -265,26 +203,34 @@ pub(super) async fn issue_token(
     Ok((StatusCode::CREATED, Json(token)).into_response())
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NodesQuery {
     domain_id: Option<String>,
     project_id: Option<String>,
     selector: Option<String>,
+    connected: Option<String>,
+    #[serde(skip_serializing)]
     cursor: Option<String>,
+    #[serde(skip_serializing)]
     limit: Option<String>,
 }
 
+/// A page may be shorter than its limit, and empty: some nodes are left out only after they were read. The list ends where
+/// there is no cursor.
 pub(super) async fn list_nodes(
     State(control): State<Shared>,
     operator: Operator,
-    Query(query): Query<NodesQuery>,
+    Asked(query): Asked<NodesQuery>,
 ) -> Result<Json<Page<NodeSummary>>, ApiError> {
-    let limit = cursor::parse_limit(query.limit.as_deref())?;
-    let selector = query
-        .selector
-        .as_deref()
-        .map(|text| Selector::parse(text).map_err(dispatch::BadTarget::Selector))
-        .transpose()?;
+    let limit = parse_limit(query.limit.as_deref())?;
+    let selector = query::selector(query.selector.as_deref())?;
+    query::one_of(
+        "invalid_connected",
+        query.connected.as_deref(),
+        &["true", "false"],
+    )?;
+    let connected = query.connected.as_deref().map(|raw| raw == "true");
     let projects = visible_projects(
         &control,
         &operator,
@@ -292,11 +238,8 @@ pub(super) async fn list_nodes(
         query.project_id.as_deref(),
     )
     .await?;
-    let scope = format!("nodes {}", operator.requester.subject);
-    let after: Option<NodeId> = query
-        .cursor
-        .map(|raw| cursor::open(&control.key, &scope, &raw))
-        .transpose()?;
+    let list = List::new(&control, &operator, place_of(&projects), &("nodes", &query));
+    let after: Option<NodeId> = list.position(query.cursor.as_deref()).await?;
     let ids: Vec<ProjectId> = projects.iter().map(|(_, project)| *project).collect();
     let filter = NodeFilter {
         projects: &ids,
@@ -306,35 +249,34 @@ pub(super) async fn list_nodes(
         ..NodeFilter::default()
     };
     let nodes = control.store.nodes(&filter).await?;
-    let (nodes, next_cursor) =
-        cursor::paginate(nodes, limit, |last| cursor::seal(&control.key, &scope, &last.id));
-    let items = nodes
+    let Page { items, next_cursor } = list.page(nodes, limit, |last| last.id);
+    let items = items
         .into_iter()
         .filter(|node| {
-            operator
-                .requester
-                .grants
-                .in_project(node.domain, node.project)
-                .may_act_on(node.id)
+            let grants = operator.requester.grants.in_project(node.domain, node.project);
+            grants.may_act_on(node.id)
         })
         .map(|node| summary(&control, node))
+        .filter(|node| connected.is_none_or(|wanted| wanted == node.connected))
         .collect();
     Ok(Json(Page { items, next_cursor }))
 }
 
+/// Where a refusal about a list over several projects is written down.
+pub(super) fn place_of(projects: &[(DomainId, ProjectId)]) -> Option<(DomainId, String)> {
+    projects
+        .first()
+        .map(|(domain, _)| (*domain, authz::domain(*domain)))
+}
+
 /// The projects in which the operator may act, of those the query asks for.
-async fn visible_projects(
+pub(super) async fn visible_projects(
     control: &Control,
     operator: &Operator,
     domain: Option<&str>,
     project: Option<&str>,
 ) -> Result<Vec<(DomainId, ProjectId)>, ApiError> {
-    let domain: Option<DomainId> = domain
-        .map(|raw| {
-            raw.parse()
-                .map_err(|_| ApiError::bad_request("invalid_domain_id", format!("{raw:?} is not a UUID")))
-        })
-        .transpose()?;
+    let domain: Option<DomainId> = query::id("invalid_domain_id", domain)?;
     let project = project.map(parse_project).transpose()?;
     let mut projects = control.store.all_projects().await?;
     projects.retain(|(in_domain, in_project)| {
@@ -489,68 +431,6 @@ fn label_changes(patch: &LabelPatch) -> String {
     let set = patch.set.iter().map(|(key, value)| format!("{key}={value}"));
     let removed = patch.remove.iter().map(|key| format!("{key}-"));
     set.chain(removed).collect::<Vec<_>>().join(" ")
-}
-
-#[derive(Deserialize)]
-pub(super) struct ViolationsQuery {
-    domain_id: Option<String>,
-    project_id: Option<String>,
-    node_id: Option<String>,
-    kind: Option<String>,
-    status: Option<String>,
-    cursor: Option<String>,
-    limit: Option<String>,
-}
-
-pub(super) async fn list_violations(
-    State(control): State<Shared>,
-    operator: Operator,
-    Query(query): Query<ViolationsQuery>,
-) -> Result<Json<Page<ViolationRow>>, ApiError> {
-    let limit = cursor::parse_limit(query.limit.as_deref())?;
-    one_of(
-        "invalid_kind",
-        query.kind.as_deref(),
-        &["binary", "hook", "host_key"],
-    )?;
-    one_of(
-        "invalid_status",
-        query.status.as_deref(),
-        &["open", "acknowledged", "resolved"],
-    )?;
-    let projects = visible_projects(
-        &control,
-        &operator,
-        query.domain_id.as_deref(),
-        query.project_id.as_deref(),
-    )
-    .await?;
-    let projects: Vec<ProjectId> = projects.into_iter().map(|(_, project)| project).collect();
-    let scope = format!("violations {}", operator.requester.subject);
-    let before: Option<RowId> = query
-        .cursor
-        .map(|raw| cursor::open(&control.key, &scope, &raw))
-        .transpose()?;
-    let filter = ViolationFilter {
-        node: query.node_id.as_deref().map(parse_node).transpose()?,
-        status: query.status.as_deref(),
-        kind: query.kind.as_deref(),
-        before,
-    };
-    let rows = control.store.violations(&projects, &filter, limit + 1).await?;
-    let (items, next_cursor) =
-        cursor::paginate(rows, limit, |last| cursor::seal(&control.key, &scope, &last.id));
-    Ok(Json(Page { items, next_cursor }))
-}
-
-fn one_of(code: &'static str, given: Option<&str>, known: &[&str]) -> Result<(), ApiError> {
-    match given {
-        Some(given) if !known.contains(&given) => Err(ApiError::bad_request(
-            code,
-            format!("{given:?} is none of {}", known.join(", ")),
-        )),
-        Some(_) | None => Ok(()),
-    }
 }
 
 pub(super) async fn preview_selector(

@@ -17,9 +17,10 @@ use muster_shared::{
 
 use super::{
     auth::{InProject, parse_node},
-    extract::{Path, Query},
+    extract::Path,
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
+    query::Asked,
     range::{Wanted, wanted},
 };
 use crate::{
@@ -35,7 +36,7 @@ const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 pub(super) async fn accept(
     State(control): State<Shared>,
     Path((execution, node)): Path<(String, String)>,
-    Query(claim): Query<UploadClaim>,
+    Asked(claim): Asked<UploadClaim>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     let OutputStore::Local(store) = &control.outputs else {

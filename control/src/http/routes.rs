@@ -8,8 +8,8 @@ use axum::{
 };
 
 use super::{
-    access, audit, cancel, health, metrics, node, openapi::Operation, operations, operator, outputs, ready,
-    rollout, version, watch,
+    access, audit, cancel, executions, health, metrics, node, openapi::Operation, operations, operator,
+    outputs, ready, rollout, version, violations, watch,
 };
 use crate::control::Shared;
 
@@ -76,8 +76,10 @@ pub(super) const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch), operations::dispatch_newer),
     route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview),
     route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview_newer),
-    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(operator::list_executions), operations::list_executions),
-    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(operator::get_execution), operations::get_execution),
+    route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(executions::list), operations::list_executions),
+    route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(executions::get), operations::get_execution),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/targets"), Who::Operator, "execution.get", || get(executions::targets), operations::execution_targets),
+    route(("GET", "/v1/projects/{project}/executions/{execution}/timeline"), Who::Operator, "execution.get", || get(executions::timeline), operations::execution_timeline),
     route(("POST", "/v1/projects/{project}/executions/{execution}/cancel"), Who::Operator, "execution.cancel", || post(cancel::cancel_execution), operations::cancel_execution),
     route(("POST", "/v1/projects/{project}/executions/{execution}/pause"), Who::Operator, "execution.pause", || post(rollout::pause), operations::pause_execution),
     route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume), operations::resume_execution),
@@ -101,7 +103,8 @@ pub(super) const ROUTES: &[Route] = &[
     route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node), operations::get_node),
     route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node), operations::decommission_node),
     route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels), operations::patch_labels),
-    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(operator::list_violations), operations::list_violations),
+    route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(violations::list), operations::list_violations),
+    route(("POST", "/v1/integrity-violations/{violation}/acknowledge"), Who::Operator, "violation.acknowledge", || post(violations::acknowledge), operations::acknowledge_violation),
     route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector), operations::preview_selector),
     route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list), operations::list_audit),
 

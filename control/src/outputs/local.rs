@@ -127,6 +127,28 @@ impl LocalStore {
         Ok(received)
     }
 
+    /// Removes the invocation's folder with whatever an upload that was cut off left there, and the execution's with its
+    /// last. Durable when it returns: nothing will ask for this object again.
+    pub(super) async fn delete(&self, key: &str) -> Result<(), OutputError> {
+        let path = self.dir.join(key);
+        let Some(dir) = path.parent() else {
+            return Err(OutputError::NotFound(key.to_owned()));
+        };
+        match tokio::fs::remove_dir_all(dir).await {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        for dir in dir.ancestors().skip(1) {
+            // The folder of an execution that has other outputs stays, as does that of the store.
+            let emptied = dir != self.dir && tokio::fs::remove_dir(dir).await.is_ok();
+            if !emptied && tokio::fs::try_exists(dir).await? {
+                tokio::fs::File::open(dir).await?.sync_all().await?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// A file is looked at by its own marks: each that is put in place is a new one.
     pub(super) async fn look(&self, key: &str) -> Result<Look, OutputError> {
         let about = found(key, tokio::fs::metadata(self.dir.join(key)).await)?;
@@ -368,6 +390,29 @@ mod tests {
         );
         assert!(fixture.stored().await.is_none());
         assert_eq!(fixture.leftovers(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_deleted_leaves_nothing_behind_and_may_be_deleted_again() {
+        let fixture = fixture();
+        fixture.put(&fixture.claim(5), b"hello", 1).await.unwrap();
+        let outputs = fixture.dir.path().join("outputs");
+        let execution = outputs.join(fixture.execution.to_string());
+        std::fs::create_dir(execution.join("another")).unwrap();
+        std::fs::write(
+            execution.join(fixture.node.to_string()).join(".x.part"),
+            b"cut off",
+        )
+        .unwrap();
+        let key = output_key(fixture.execution, fixture.node);
+        for _ in 0..2 {
+            fixture.store.delete(&key).await.unwrap();
+            assert!(fixture.stored().await.is_none());
+            assert_eq!(std::fs::read_dir(&execution).unwrap().count(), 1);
+        }
+        std::fs::remove_dir(execution.join("another")).unwrap();
+        fixture.store.delete(&key).await.unwrap();
+        assert_eq!(std::fs::read_dir(&outputs).unwrap().count(), 0);
     }
 
     #[tokio::test]

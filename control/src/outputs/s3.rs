@@ -175,6 +175,30 @@ impl S3Store {
     }
 }
 
+impl S3Store {
+    pub(super) async fn delete(&self, key: &str) -> Result<(), OutputError> {
+        let request = self
+            .client
+            .delete_object()
+            .bucket(&self.bucket)
+            .key(key)
+            .presigned(expiring(READ_URL_TTL)?)
+            .await
+            .map_err(|err| OutputError::Refused(crate::error_chain(&err)))?;
+        let mut delete = self.http.delete(request.uri());
+        for (name, value) in signed_headers(&request) {
+            delete = delete.header(name, value);
+        }
+        let answer = delete.send().await.map_err(io::Error::other)?;
+        match answer.status().as_u16() {
+            200 | 204 | 404 => Ok(()),
+            status => Err(OutputError::Refused(format!(
+                "DELETE {key} was answered {status}"
+            ))),
+        }
+    }
+}
+
 fn expiring(ttl: Duration) -> Result<PresigningConfig, OutputError> {
     PresigningConfig::expires_in(ttl).map_err(|err| OutputError::Refused(err.to_string()))
 }

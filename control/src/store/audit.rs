@@ -30,7 +30,15 @@ fn read(row: &SqliteRow) -> Result<AuditRow, CorruptRow> {
     })
 }
 
-fn read_head(row: &SqliteRow) -> Result<Anchor, CorruptRow> {
+/// Where a chain begins and ends by its own record, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainEnds {
+    /// The last row that was pruned from its beginning.
+    pub(crate) pruned: Option<Anchor>,
+    pub(crate) head: Option<Anchor>,
+}
+
+fn read_end(row: &SqliteRow) -> Result<Anchor, CorruptRow> {
     let row = Reader::new(row, "audit_head", "domain_id");
     Ok(Anchor {
         seq: row.number("seq")?,
@@ -53,7 +61,7 @@ impl Tx {
             .bind(domain.uuid())
             .fetch_optional(&mut *self.0)
             .await?;
-        let mut last = head.as_ref().map(read_head).transpose()?.unwrap_or(Anchor {
+        let mut last = head.as_ref().map(read_end).transpose()?.unwrap_or(Anchor {
             seq: 0,
             hash: GENESIS,
         });
@@ -119,29 +127,30 @@ async fn insert(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), StoreError> {
 }
 
 const HEAD: &str = "SELECT domain_id, seq, hash FROM audit_head WHERE domain_id = $1";
+const PRUNED: &str = "SELECT domain_id, seq, hash FROM audit_pruned WHERE domain_id = $1";
 
 fn number(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 impl Store {
-    /// Rows after `after`, oldest first, and the end of the chain at the same moment.
+    /// Rows after `after`, oldest first, and the ends of the chain at the same moment.
     pub(crate) async fn audit_oldest_first(
         &self,
         domain: DomainId,
         after: u64,
         limit: u32,
-    ) -> Result<(Vec<AuditRow>, Option<Anchor>), StoreError> {
+    ) -> Result<(Vec<AuditRow>, ChainEnds), StoreError> {
         self.audit_page(domain, ("seq > ", after), "ASC", limit).await
     }
 
-    /// Rows before `before`, newest first, and the end of the chain at the same moment.
+    /// Rows before `before`, newest first, and the ends of the chain at the same moment.
     pub(crate) async fn audit_newest_first(
         &self,
         domain: DomainId,
         before: Option<u64>,
         limit: u32,
-    ) -> Result<(Vec<AuditRow>, Option<Anchor>), StoreError> {
+    ) -> Result<(Vec<AuditRow>, ChainEnds), StoreError> {
         self.audit_page(domain, ("seq < ", before.unwrap_or(u64::MAX)), "DESC", limit)
             .await
     }
@@ -152,10 +161,14 @@ impl Store {
         (side, of): (&str, u64),
         order: &str,
         limit: u32,
-    ) -> Result<(Vec<AuditRow>, Option<Anchor>), StoreError> {
-        // One snapshot for both: a row appended in between would look like one cut off.
+    ) -> Result<(Vec<AuditRow>, ChainEnds), StoreError> {
+        // One snapshot for all: a row appended in between would look like one cut off.
         let mut snapshot = self.read.begin().await?;
         let head = sqlx::query(HEAD)
+            .bind(domain.uuid())
+            .fetch_optional(&mut *snapshot)
+            .await?;
+        let pruned = sqlx::query(PRUNED)
             .bind(domain.uuid())
             .fetch_optional(&mut *snapshot)
             .await?;
@@ -174,7 +187,11 @@ impl Store {
         let rows = query.build().fetch_all(&mut *snapshot).await?;
         snapshot.commit().await?;
         let rows = rows.iter().map(read).collect::<Result<_, _>>()?;
-        Ok((rows, head.as_ref().map(read_head).transpose()?))
+        let ends = ChainEnds {
+            pruned: pruned.as_ref().map(read_end).transpose()?,
+            head: head.as_ref().map(read_end).transpose()?,
+        };
+        Ok((rows, ends))
     }
 
     /// Every domain.

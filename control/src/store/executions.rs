@@ -1,9 +1,6 @@
 //! Executions, their targets and their timeline.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, ExecutionId, NodeId, ProjectId},
@@ -92,7 +89,7 @@ impl ExecutionHeader {
     }
 
     /// The published shape. A live execution's status is the fold of its targets at this moment.
-    fn into_wire(
+    pub(super) fn into_wire(
         self,
         counts: BTreeMap<Status, u64>,
         targets: Vec<ExecutionTarget>,
@@ -172,27 +169,6 @@ pub(crate) struct Overdue {
     pub(crate) execution: ExecutionId,
     pub(crate) domain: DomainId,
     pub(crate) deliver_within_seconds: Option<u32>,
-}
-
-#[derive(Default)]
-pub(crate) struct ListFilter<'a> {
-    pub(crate) status: Option<Status>,
-    pub(crate) action: Option<&'a str>,
-    /// Only executions before this one, newest first.
-    pub(crate) before: Option<(Timestamp, ExecutionId)>,
-}
-
-macro_rules! targets_query {
-    ($further:literal) => {
-        concat!(
-            "SELECT t.execution_id, t.node_id, t.status, t.created_ms, t.updated_ms, t.exit_code, t.error, t.started_ms,
-                    t.ended_ms, t.output_bytes, t.output_total_bytes, t.output_error, t.cancel_requested_ms,
-                    t.released_ms, t.deliver_by_ms, t.expires_ms, t.rollout_position, node.name AS node_name",
-            $further,
-            " FROM action_execution_target t JOIN node ON node.id = t.node_id
-             WHERE t.execution_id = $1 ORDER BY node.name, t.node_id"
-        )
-    };
 }
 
 const COUNT_LIVE: &str =
@@ -603,10 +579,6 @@ pub(super) fn push_statuses(query: &mut QueryBuilder<Sqlite>, statuses: &[Status
     query.push(")");
 }
 
-/// The bytes of inline output are read only by whom they are for.
-const TARGETS: &str = targets_query!("");
-const TARGETS_WITH_OUTPUT: &str = targets_query!(", t.output_ref");
-
 /// Which targets a read shows, and whether with the bytes of inline output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
@@ -677,7 +649,7 @@ impl Store {
         Self::header_from(&mut connection, project, id).await
     }
 
-    async fn header_from(
+    pub(super) async fn header_from(
         connection: &mut SqliteConnection,
         project: ProjectId,
         id: ExecutionId,
@@ -692,108 +664,6 @@ impl Store {
             .fetch_optional(connection)
             .await?;
         Ok(row.map(|row| ExecutionHeader::read(&row)).transpose()?)
-    }
-
-    pub(crate) async fn execution(
-        &self,
-        project: ProjectId,
-        id: ExecutionId,
-        detail: Detail,
-    ) -> Result<Option<Execution>, StoreError> {
-        // Header, targets and rollout are of one moment, or they could contradict each other.
-        let mut snapshot = self.read.begin().await?;
-        let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
-            return Ok(None);
-        };
-        let rows = sqlx::query(match detail {
-            Detail::WithOutput => TARGETS_WITH_OUTPUT,
-            Detail::WithoutOutput => TARGETS,
-        })
-        .bind(id.uuid())
-        .fetch_all(&mut *snapshot)
-        .await?;
-        let rollout = Self::rollouts_from(&mut snapshot, [id]).await?.remove(&id);
-        snapshot.commit().await?;
-        let targets = rows
-            .iter()
-            .map(|row| read_target(row, detail))
-            .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let mut counts = BTreeMap::new();
-        for target in &targets {
-            *counts.entry(target.status).or_insert(0) += 1;
-        }
-        Ok(Some(header.into_wire(counts, targets, rollout)))
-    }
-
-    /// A page of executions, newest first, without targets.
-    pub(crate) async fn executions(
-        &self,
-        project: ProjectId,
-        filter: &ListFilter<'_>,
-        limit: u32,
-    ) -> Result<Vec<Execution>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
-        query
-            .push(HEADER_COLUMNS)
-            .push(" FROM action_execution e WHERE e.project_id = ")
-            .push_bind(project.uuid());
-        if let Some(status) = filter.status {
-            push_header_status(&mut query, status);
-        }
-        if let Some(action) = filter.action {
-            query.push(" AND e.action_name = ").push_bind(action.to_owned());
-        }
-        if let Some((created, id)) = filter.before {
-            query
-                .push(" AND (e.created_ms, e.id) < (")
-                .push_bind(created.as_millis());
-            query.push(", ").push_bind(id.uuid()).push(")");
-        }
-        query
-            .push(" ORDER BY e.created_ms DESC, e.id DESC LIMIT ")
-            .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.read).await?;
-        let headers = rows
-            .iter()
-            .map(ExecutionHeader::read)
-            .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let mut counts = self.target_counts(headers.iter().map(|h| h.id)).await?;
-        let mut rollouts = self.rollouts(headers.iter().map(|h| h.id)).await?;
-        Ok(headers
-            .into_iter()
-            .map(|header| {
-                let counts = counts.remove(&header.id).unwrap_or_default();
-                let rollout = rollouts.remove(&header.id);
-                header.into_wire(counts, Vec::new(), rollout)
-            })
-            .collect())
-    }
-
-    async fn target_counts(
-        &self,
-        executions: impl Iterator<Item = ExecutionId>,
-    ) -> Result<HashMap<ExecutionId, BTreeMap<Status, u64>>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
-        );
-        let mut list = query.separated(", ");
-        for id in executions {
-            list.push_bind(id.uuid());
-        }
-        let rows = query
-            .push(") GROUP BY execution_id, status")
-            .build()
-            .fetch_all(&self.read)
-            .await?;
-        let mut counts: HashMap<ExecutionId, BTreeMap<Status, u64>> = HashMap::new();
-        for row in &rows {
-            let row = Reader::new(row, "action_execution_target", "execution_id");
-            counts
-                .entry(row.id("execution_id")?)
-                .or_default()
-                .insert(row.parsed("status")?, row.number("targets")?);
-        }
-        Ok(counts)
     }
 
     /// The transitions of an execution after the event `after`, oldest first.
@@ -852,30 +722,7 @@ impl Store {
     }
 }
 
-/// A settled status is a column; a live one is asked of the targets.
-fn push_header_status(query: &mut QueryBuilder<Sqlite>, status: Status) {
-    const ANY: &str =
-        "EXISTS (SELECT 1 FROM action_execution_target t WHERE t.execution_id = e.id AND t.status ";
-    if status.is_terminal() {
-        query.push(" AND e.terminal_status = ").push_bind(status.as_str());
-        return;
-    }
-    query.push(" AND e.terminal_status IS NULL AND ");
-    match status {
-        Status::Pending => query.push("NOT ").push(ANY).push("<> 'pending')"),
-        Status::Ack => query
-            .push("NOT ")
-            .push(ANY)
-            .push("NOT IN ('pending', 'ack')) AND ")
-            .push(ANY)
-            .push("= 'ack')"),
-        Status::Started | Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => {
-            query.push(ANY).push("NOT IN ('pending', 'ack'))")
-        }
-    };
-}
-
-fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
+pub(super) fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     let output_ref: Option<OutputRef> = match detail {
         Detail::WithOutput => row.json_opt("output_ref")?,

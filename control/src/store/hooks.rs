@@ -5,9 +5,9 @@ use muster_shared::{
     time::Timestamp,
     wire::{BuiltinAction, DeclaredHook, HookState, Verdict, ViolationRow},
 };
-use sqlx::QueryBuilder;
+use sqlx::{QueryBuilder, sqlite::SqliteRow};
 
-use super::{Store, StoreError, Tx, rows::Reader, rows::to_json};
+use super::{CorruptRow, Store, StoreError, Tx, rows::Reader, rows::to_json};
 
 pub(crate) struct NewViolation<'a> {
     pub(crate) id: RowId,
@@ -156,6 +156,29 @@ impl Tx {
     }
 }
 
+impl Tx {
+    /// Takes an open violation to acknowledged. False when it is not open.
+    pub(crate) async fn acknowledge_violation(
+        &mut self,
+        id: RowId,
+        (by, reason): (&str, &str),
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let moved = sqlx::query(
+            "UPDATE integrity_violation
+             SET status = 'acknowledged', acknowledged_ms = $2, acknowledged_by = $3, acknowledge_reason = $4
+             WHERE id = $1 AND status = 'open'",
+        )
+        .bind(id.uuid())
+        .bind(now.as_millis())
+        .bind(by)
+        .bind(reason)
+        .execute(&mut *self.0)
+        .await?;
+        Ok(moved.rows_affected() == 1)
+    }
+}
+
 impl Store {
     /// What a node declared last: each action, and the digest of a hook.
     pub(crate) async fn declared_by(
@@ -250,33 +273,43 @@ impl Store {
             .push(" ORDER BY v.id DESC LIMIT ")
             .push_bind(i64::from(limit));
         let rows = query.build().fetch_all(&self.read).await?;
-        rows.iter()
-            .map(|row| {
-                let row = Reader::new(row, "integrity_violation", "id");
-                let digest = |column| {
-                    Ok::<_, StoreError>(
-                        row.get::<Option<Vec<u8>>>(column)?
-                            .and_then(|b| b.try_into().ok())
-                            .map(Digest::from_bytes),
-                    )
-                };
-                Ok(ViolationRow {
-                    id: row.id("id")?,
-                    node_id: row.id("node_id")?,
-                    domain_id: row.id("domain_id")?,
-                    kind: row.get("kind")?,
-                    status: row.get("status")?,
-                    artifact_id: row.get("artifact_id")?,
-                    detected_at: row.at("detected_ms")?,
-                    acknowledged_at: row.at_opt("acknowledged_ms")?,
-                    acknowledged_by_subject: row.get("acknowledged_by")?,
-                    acknowledge_reason: row.get("acknowledge_reason")?,
-                    observed: digest("observed")?,
-                    expected: digest("expected")?,
-                })
-            })
-            .collect()
+        Ok(rows.iter().map(read_violation).collect::<Result<_, _>>()?)
     }
+
+    /// One violation, and the project of its node.
+    pub(crate) async fn violation(&self, id: RowId) -> Result<Option<(ViolationRow, ProjectId)>, StoreError> {
+        let row = sqlx::query(
+            "SELECT v.*, node.project_id FROM integrity_violation v JOIN node ON node.id = v.node_id WHERE v.id = $1",
+        )
+        .bind(id.uuid())
+        .fetch_optional(&self.read)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let project = Reader::new(&row, "node", "id").id("project_id")?;
+        Ok(Some((read_violation(&row)?, project)))
+    }
+}
+
+fn read_violation(row: &SqliteRow) -> Result<ViolationRow, CorruptRow> {
+    let row = Reader::new(row, "integrity_violation", "id");
+    let digest = |column| {
+        let bytes: Option<Vec<u8>> = row.get(column)?;
+        Ok::<_, CorruptRow>(bytes.and_then(|b| b.try_into().ok()).map(Digest::from_bytes))
+    };
+    Ok(ViolationRow {
+        id: row.id("id")?,
+        node_id: row.id("node_id")?,
+        domain_id: row.id("domain_id")?,
+        kind: row.get("kind")?,
+        status: row.get("status")?,
+        artifact_id: row.get("artifact_id")?,
+        detected_at: row.at("detected_ms")?,
+        acknowledged_at: row.at_opt("acknowledged_ms")?,
+        acknowledged_by_subject: row.get("acknowledged_by")?,
+        acknowledge_reason: row.get("acknowledge_reason")?,
+        observed: digest("observed")?,
+        expected: digest("expected")?,
+    })
 }
 
 #[derive(Default)]

@@ -65,7 +65,7 @@ const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id,
      node.last_seen_ms, node.clock_skew_ms, node.binary_version";
 
 /// Adds the terms of a selector as conditions on `node.id`, each answered by an index.
-fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selector) {
+pub(super) fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selector) {
     const HAS: &str = "EXISTS (SELECT 1 FROM node_label l WHERE l.node_id = node.id AND l.key = ";
     for term in selector.terms() {
         let (negated, values): (bool, &[String]) = match &term.test {

@@ -1,0 +1,256 @@
+//! Executions as they are listed and looked at: pages that an index answers, and never a whole cohort at once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use muster_shared::{
+    ids::{ExecutionId, NodeId, ProjectId},
+    selector::Selector,
+    status::Status,
+    time::Timestamp,
+    wire::{EXECUTION_TARGETS_MAX, Execution, ExecutionTarget},
+};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+use super::{
+    CorruptRow, Detail, ExecutionHeader, Store, StoreError,
+    executions::{HEADER_COLUMNS, read_target},
+    nodes::push_selector,
+    rows::Reader,
+};
+
+#[derive(Default)]
+pub(crate) struct ListFilter<'a> {
+    pub(crate) status: Option<Status>,
+    pub(crate) action: Option<&'a str>,
+    /// Only those that have this node among their targets.
+    pub(crate) node: Option<NodeId>,
+    /// Only those that have a node with these labels, as they are now, among their targets.
+    pub(crate) selector: Option<&'a Selector>,
+    /// From the first instant on, and before the second.
+    pub(crate) created: (Option<Timestamp>, Option<Timestamp>),
+    /// Only executions before this one, newest first.
+    pub(crate) before: Option<(Timestamp, ExecutionId)>,
+}
+
+/// What is read of one execution comes from one moment.
+type Snapshot = SqliteConnection;
+
+impl Store {
+    /// A page of executions, newest first, without targets.
+    pub(crate) async fn executions(
+        &self,
+        project: ProjectId,
+        filter: &ListFilter<'_>,
+        limit: u32,
+    ) -> Result<Vec<Execution>, StoreError> {
+        let mut snapshot = self.read.begin().await?;
+        let rows = list_query(project, filter, limit)
+            .build()
+            .fetch_all(&mut *snapshot)
+            .await?;
+        let headers = rows
+            .iter()
+            .map(ExecutionHeader::read)
+            .collect::<Result<Vec<_>, CorruptRow>>()?;
+        let ids: Vec<ExecutionId> = headers.iter().map(|header| header.id).collect();
+        let mut counts = target_counts(&mut snapshot, &ids).await?;
+        let mut rollouts = Self::rollouts_from(&mut snapshot, ids).await?;
+        snapshot.commit().await?;
+        Ok(headers
+            .into_iter()
+            .map(|header| {
+                let counts = counts.remove(&header.id).unwrap_or_default();
+                let rollout = rollouts.remove(&header.id);
+                header.into_wire(counts, Vec::new(), rollout)
+            })
+            .collect())
+    }
+
+    /// One execution with the number of all its targets, and the first [`EXECUTION_TARGETS_MAX`] of them.
+    pub(crate) async fn execution(
+        &self,
+        project: ProjectId,
+        id: ExecutionId,
+        detail: Detail,
+    ) -> Result<Option<Execution>, StoreError> {
+        let mut snapshot = self.read.begin().await?;
+        let row = QueryBuilder::<Sqlite>::new("SELECT ")
+            .push(HEADER_COLUMNS)
+            .push(" FROM action_execution e WHERE e.project_id = ")
+            .push_bind(project.uuid())
+            .push(" AND e.id = ")
+            .push_bind(id.uuid())
+            .build()
+            .fetch_optional(&mut *snapshot)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let header = ExecutionHeader::read(&row)?;
+        let counts = target_counts(&mut snapshot, &[id]).await?.remove(&id);
+        let targets = targets_after(&mut snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
+        let rollout = Self::rollouts_from(&mut snapshot, [id]).await?.remove(&id);
+        snapshot.commit().await?;
+        Ok(Some(header.into_wire(
+            counts.unwrap_or_default(),
+            targets,
+            rollout,
+        )))
+    }
+
+    /// A page of the targets of an execution, in the order of their nodes' ids.
+    pub(crate) async fn execution_targets(
+        &self,
+        id: ExecutionId,
+        after: Option<NodeId>,
+        limit: u32,
+    ) -> Result<Vec<ExecutionTarget>, StoreError> {
+        let mut snapshot = self.read.begin().await?;
+        let targets = targets_after(&mut snapshot, id, after, limit, Detail::WithOutput).await?;
+        snapshot.commit().await?;
+        Ok(targets)
+    }
+}
+
+fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+    query.push(HEADER_COLUMNS);
+    // What one node was asked is found from its side, however little that is of the project's history.
+    let (created, id) = if let Some(node) = filter.node {
+        query
+            .push(" FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id WHERE t.node_id = ")
+            .push_bind(node.uuid())
+            .push(" AND e.project_id = ")
+            .push_bind(project.uuid());
+        ("t.created_ms", "t.execution_id")
+    } else {
+        query
+            .push(" FROM action_execution e WHERE e.project_id = ")
+            .push_bind(project.uuid());
+        ("e.created_ms", "e.id")
+    };
+    if let Some(action) = filter.action {
+        query.push(" AND e.action_name = ").push_bind(action.to_owned());
+    }
+    if let Some(status) = filter.status {
+        push_header_status(&mut query, status);
+    }
+    if let Some(selector) = filter.selector {
+        query
+            .push(
+                " AND EXISTS (SELECT 1 FROM action_execution_target m WHERE m.execution_id = e.id
+                   AND m.node_id IN (SELECT node.id FROM node WHERE node.project_id = ",
+            )
+            .push_bind(project.uuid());
+        push_selector(&mut query, selector);
+        query.push("))");
+    }
+    let (from, to) = filter.created;
+    if let Some(from) = from {
+        query
+            .push(" AND ")
+            .push(created)
+            .push(" >= ")
+            .push_bind(from.as_millis());
+    }
+    if let Some(to) = to {
+        query
+            .push(" AND ")
+            .push(created)
+            .push(" < ")
+            .push_bind(to.as_millis());
+    }
+    if let Some((at, before)) = filter.before {
+        query
+            .push(format!(" AND ({created}, {id}) < ("))
+            .push_bind(at.as_millis());
+        query.push(", ").push_bind(before.uuid()).push(")");
+    }
+    query
+        .push(format!(" ORDER BY {created} DESC, {id} DESC LIMIT "))
+        .push_bind(i64::from(limit));
+    query
+}
+
+/// A settled status is a column; a live one is asked of the targets.
+fn push_header_status(query: &mut QueryBuilder<Sqlite>, status: Status) {
+    const ANY: &str =
+        "EXISTS (SELECT 1 FROM action_execution_target s WHERE s.execution_id = e.id AND s.status ";
+    if status.is_terminal() {
+        query.push(" AND e.terminal_status = ").push_bind(status.as_str());
+        return;
+    }
+    query.push(" AND e.terminal_status IS NULL AND ");
+    match status {
+        Status::Pending => query.push("NOT ").push(ANY).push("<> 'pending')"),
+        Status::Ack => query
+            .push("NOT ")
+            .push(ANY)
+            .push("NOT IN ('pending', 'ack')) AND ")
+            .push(ANY)
+            .push("= 'ack')"),
+        Status::Started | Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => {
+            query.push(ANY).push("NOT IN ('pending', 'ack'))")
+        }
+    };
+}
+
+async fn targets_after(
+    snapshot: &mut Snapshot,
+    id: ExecutionId,
+    after: Option<NodeId>,
+    limit: u32,
+    detail: Detail,
+) -> Result<Vec<ExecutionTarget>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT t.execution_id, t.node_id, t.status, t.created_ms, t.updated_ms, t.exit_code, t.error, t.started_ms,
+                t.ended_ms, t.output_bytes, t.output_total_bytes, t.output_error, t.cancel_requested_ms,
+                t.released_ms, t.deliver_by_ms, t.expires_ms, t.rollout_position, node.name AS node_name",
+    );
+    // The bytes of inline output are read only by whom they are for.
+    if detail == Detail::WithOutput {
+        query.push(", t.output_ref");
+    }
+    query.push(" FROM action_execution_target t JOIN node ON node.id = t.node_id WHERE t.execution_id = ");
+    query.push_bind(id.uuid());
+    if let Some(after) = after {
+        query.push(" AND t.node_id > ").push_bind(after.uuid());
+    }
+    query
+        .push(" ORDER BY t.node_id LIMIT ")
+        .push_bind(i64::from(limit));
+    let rows = query.build().fetch_all(snapshot).await?;
+    Ok(rows
+        .iter()
+        .map(|row| read_target(row, detail))
+        .collect::<Result<Vec<_>, CorruptRow>>()?)
+}
+
+async fn target_counts(
+    snapshot: &mut Snapshot,
+    executions: &[ExecutionId],
+) -> Result<HashMap<ExecutionId, BTreeMap<Status, u64>>, StoreError> {
+    // Of none there is nothing to count; to ask all the same would walk along every target there is.
+    if executions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
+    );
+    let mut list = query.separated(", ");
+    for id in executions {
+        list.push_bind(id.uuid());
+    }
+    let rows = query
+        .push(") GROUP BY execution_id, status")
+        .build()
+        .fetch_all(snapshot)
+        .await?;
+    let mut counts: HashMap<ExecutionId, BTreeMap<Status, u64>> = HashMap::new();
+    for row in &rows {
+        let row = Reader::new(row, "action_execution_target", "execution_id");
+        counts
+            .entry(row.id("execution_id")?)
+            .or_default()
+            .insert(row.parsed("status")?, row.number("targets")?);
+    }
+    Ok(counts)
+}

@@ -1,0 +1,298 @@
+//! What may go, and its going.
+
+use std::time::Duration;
+
+use muster_shared::{
+    audit::Anchor,
+    ids::{ActionName, DomainId, ExecutionId, NodeId},
+    time::Timestamp,
+    wire::{INLINE_OUTPUT_BYTES_MAX, OutputRef, output_key},
+};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
+
+use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
+
+/// How many executions are looked at for one batch.
+const CANDIDATES_MAX: i64 = 500;
+/// How many pages the file gives back at a time.
+const PAGES_PER_STEP: u32 = 1000;
+
+/// The settled executions of one action in one domain whose retention is over. Kept all the same are those that a node
+/// may still be told of, and those to which an idempotency key leads.
+pub(crate) struct Settled<'a> {
+    pub(crate) domain: DomainId,
+    pub(crate) action: &'a ActionName,
+    /// Those that settled by then.
+    pub(crate) before: Timestamp,
+    now: Timestamp,
+}
+
+impl<'a> Settled<'a> {
+    pub(crate) fn new(domain: DomainId, action: &'a ActionName, keep: Duration, now: Timestamp) -> Self {
+        Self {
+            domain,
+            action,
+            before: now.minus(keep),
+            now,
+        }
+    }
+
+    fn push_onto(&self, query: &mut QueryBuilder<Sqlite>) {
+        query
+            .push(" FROM action_execution e WHERE e.terminal_status IS NOT NULL AND e.domain_id = ")
+            .push_bind(self.domain.uuid());
+        query
+            .push(" AND e.action_name = ")
+            .push_bind(self.action.as_str().to_owned());
+        query
+            .push(" AND e.updated_ms <= ")
+            .push_bind(self.before.as_millis());
+        query
+            .push(" AND e.expires_ms <= ")
+            .push_bind(self.now.as_millis());
+        query
+            .push(" AND NOT EXISTS (SELECT 1 FROM idempotency_key k WHERE k.execution_id = e.id AND k.expires_ms > ")
+            .push_bind(self.now.as_millis())
+            .push(")");
+    }
+}
+
+impl Store {
+    /// The names of a domain's actions that have settled executions: a step along the index for each name.
+    pub(crate) async fn settled_actions(&self, domain: DomainId) -> Result<Vec<ActionName>, StoreError> {
+        let mut names: Vec<ActionName> = Vec::new();
+        loop {
+            let after = names.last().map_or("", ActionName::as_str);
+            let row = sqlx::query(
+                "SELECT action_name FROM action_execution
+                 WHERE terminal_status IS NOT NULL AND domain_id = $1 AND action_name > $2
+                 ORDER BY action_name LIMIT 1",
+            )
+            .bind(domain.uuid())
+            .bind(after)
+            .fetch_optional(&self.read)
+            .await?;
+            let Some(row) = row else { return Ok(names) };
+            names.push(Reader::new(&row, "action_execution", "action_name").parsed("action_name")?);
+        }
+    }
+
+    /// Some of them, the longest ago first, each with how many targets it has; past `targets_max` nobody counts on.
+    pub(crate) async fn settled(
+        &self,
+        settled: &Settled<'_>,
+        targets_max: u32,
+    ) -> Result<Vec<(ExecutionId, u64)>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT e.id, (SELECT count(*) FROM (SELECT 1 FROM action_execution_target t
+                                                 WHERE t.execution_id = e.id LIMIT ",
+        );
+        query.push_bind(i64::from(targets_max)).push(") some) AS targets");
+        settled.push_onto(&mut query);
+        query
+            .push(" ORDER BY e.updated_ms LIMIT ")
+            .push_bind(CANDIDATES_MAX);
+        let rows = query.build().fetch_all(&self.read).await?;
+        Ok(rows
+            .iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution", "id");
+                Ok((row.id("id")?, row.number("targets")?))
+            })
+            .collect::<Result<_, CorruptRow>>()?)
+    }
+
+    /// How many of them there are, and with how many invocations.
+    pub(crate) async fn count_settled(&self, settled: &Settled<'_>) -> Result<(u64, u64), StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT count(*) AS executions, coalesce(sum((SELECT count(*) FROM action_execution_target t
+                    WHERE t.execution_id = e.id)), 0) AS invocations",
+        );
+        settled.push_onto(&mut query);
+        let row = query.build().fetch_one(&self.read).await?;
+        let row = Reader::new(&row, "action_execution", "executions");
+        Ok((row.number("executions")?, row.number("invocations")?))
+    }
+
+    /// How many rows at the beginning of a chain were written by then.
+    pub(crate) async fn count_old_audit(
+        &self,
+        domain: DomainId,
+        before: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let row = sqlx::query(
+            "SELECT count(*) AS old FROM audit WHERE domain_id = $1 AND seq <
+                 coalesce((SELECT seq FROM audit WHERE domain_id = $1 AND at_ms > $2 ORDER BY seq LIMIT 1), $3)",
+        )
+        .bind(domain.uuid())
+        .bind(before.as_millis())
+        .bind(i64::MAX)
+        .fetch_one(&self.read)
+        .await?;
+        Ok(Reader::new(&row, "audit", "old").number("old")?)
+    }
+
+    /// Objects of this bucket that became garbage by now, in the order of their keys.
+    pub(crate) async fn garbage(
+        &self,
+        bucket: &str,
+        now: Timestamp,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "SELECT object_key FROM output_garbage WHERE bucket = $1 AND object_key > $2 AND since_ms <= $3
+             ORDER BY object_key LIMIT $4",
+        )
+        .bind(bucket)
+        .bind(after)
+        .bind(now.as_millis())
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?)
+    }
+
+    /// Gives some of the freed pages back to the file system; false when there are none. A database that was not made for
+    /// that keeps them, and uses them again. SQLite alone: another database does this by itself.
+    pub(crate) async fn give_back_pages(&self) -> Result<bool, StoreError> {
+        const INCREMENTAL: i64 = 2;
+        let mut writer = self.write.acquire().await?;
+        let mode: i64 = sqlx::query("PRAGMA auto_vacuum")
+            .fetch_one(&mut *writer)
+            .await?
+            .try_get(0)?;
+        let free: i64 = sqlx::query("PRAGMA freelist_count")
+            .fetch_one(&mut *writer)
+            .await?
+            .try_get(0)?;
+        if mode != INCREMENTAL || free == 0 {
+            return Ok(false);
+        }
+        QueryBuilder::<Sqlite>::new(format!("PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
+            .build()
+            .fetch_all(&mut *writer)
+            .await?;
+        Ok(true)
+    }
+}
+
+impl Tx {
+    /// Removes settled executions with their targets, events, outbox rows and idempotency keys, and notes their objects as
+    /// garbage. Answers how many executions went, with how many invocations.
+    pub(crate) async fn prune_executions(
+        &mut self,
+        executions: &[ExecutionId],
+        bucket: &str,
+        now: Timestamp,
+    ) -> Result<(u64, u64), StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT execution_id, node_id, output_ref, output_bytes FROM action_execution_target WHERE ",
+        );
+        push_ids(&mut query, "execution_id", executions);
+        let rows = query.build().fetch_all(&mut *self.0).await?;
+        let mut garbage = Vec::new();
+        for row in &rows {
+            let row = Reader::new(row, "action_execution_target", "execution_id");
+            let (execution, node): (ExecutionId, NodeId) = (row.id("execution_id")?, row.id("node_id")?);
+            let key = output_key(execution, node);
+            match row.json_opt("output_ref")? {
+                Some(OutputRef::ObjectStore { bucket, .. }) => garbage.push((key, bucket)),
+                // Whoever was given a URL may have uploaded, and then never reported it.
+                Some(OutputRef::Inline { .. }) | None => {
+                    let announced: Option<i64> = row.get("output_bytes")?;
+                    if announced.is_some_and(|n| n > INLINE_OUTPUT_BYTES_MAX as i64) {
+                        garbage.push((key, bucket.to_owned()));
+                    }
+                }
+            }
+        }
+        for chunk in garbage.chunks(ROWS_PER_INSERT) {
+            QueryBuilder::<Sqlite>::new("INSERT INTO output_garbage (object_key, bucket, since_ms) ")
+                .push_values(chunk, |mut columns, (key, bucket)| {
+                    columns
+                        .push_bind(key.clone())
+                        .push_bind(bucket.clone())
+                        .push_bind(now.as_millis());
+                })
+                .push(" ON CONFLICT (bucket, object_key) DO NOTHING")
+                .build()
+                .execute(&mut *self.0)
+                .await?;
+        }
+        let mut delete = QueryBuilder::<Sqlite>::new(
+            "DELETE FROM action_execution WHERE terminal_status IS NOT NULL AND ",
+        );
+        push_ids(&mut delete, "id", executions);
+        let gone = delete.build().execute(&mut *self.0).await?;
+        Ok((gone.rows_affected(), rows.len() as u64))
+    }
+
+    /// Removes rows from the beginning of a chain that were written by then, and keeps the last of them as the anchor of
+    /// the others. Answers how many went, and that anchor.
+    pub(crate) async fn prune_audit(
+        &mut self,
+        domain: DomainId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Option<(u64, Anchor)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT domain_id, seq, hash, at_ms FROM audit WHERE domain_id = $1 ORDER BY seq LIMIT $2",
+        )
+        .bind(domain.uuid())
+        .bind(i64::from(limit))
+        .fetch_all(&mut *self.0)
+        .await?;
+        let mut old: Option<(u64, Anchor)> = None;
+        for row in &rows {
+            let row = Reader::new(row, "audit", "domain_id");
+            if row.at("at_ms")? > before {
+                break;
+            }
+            let anchor = Anchor {
+                seq: row.number("seq")?,
+                hash: row.digest("hash")?,
+            };
+            old = Some((old.map_or(0, |(n, _)| n) + 1, anchor));
+        }
+        let Some((_, last)) = old else { return Ok(None) };
+        let seq = i64::try_from(last.seq).unwrap_or(i64::MAX);
+        sqlx::query("DELETE FROM audit WHERE domain_id = $1 AND seq <= $2")
+            .bind(domain.uuid())
+            .bind(seq)
+            .execute(&mut *self.0)
+            .await?;
+        sqlx::query(
+            "INSERT INTO audit_pruned (domain_id, seq, hash) VALUES ($1, $2, $3)
+             ON CONFLICT (domain_id) DO UPDATE SET seq = excluded.seq, hash = excluded.hash",
+        )
+        .bind(domain.uuid())
+        .bind(seq)
+        .bind(&last.hash.as_bytes()[..])
+        .execute(&mut *self.0)
+        .await?;
+        Ok(old)
+    }
+
+    pub(crate) async fn forget_garbage(&mut self, bucket: &str, keys: &[String]) -> Result<(), StoreError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut query = QueryBuilder::<Sqlite>::new("DELETE FROM output_garbage WHERE bucket = ");
+        query.push_bind(bucket.to_owned()).push(" AND object_key IN (");
+        let mut list = query.separated(", ");
+        for key in keys {
+            list.push_bind(key.clone());
+        }
+        query.push(")").build().execute(&mut *self.0).await?;
+        Ok(())
+    }
+}
+
+fn push_ids(query: &mut QueryBuilder<Sqlite>, column: &str, executions: &[ExecutionId]) {
+    query.push(column).push(" IN (");
+    let mut list = query.separated(", ");
+    for id in executions {
+        list.push_bind(id.uuid());
+    }
+    query.push(")");
+}

@@ -1,0 +1,670 @@
+//! The statements themselves, on a real database: what they select, which index answers them, and how many there are.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use muster_shared::{
+    audit::Anchor,
+    ids::{ActionName, ExecutionId, NodeId, RowId},
+    labels::Labels,
+    selector::Selector,
+    status::Status,
+    time::Timestamp,
+    wire::{DispatchRequest, output_key},
+};
+use proptest::{prelude::*, test_runner::TestRunner};
+use sqlx::QueryBuilder;
+use tokio::sync::MutexGuard;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    audit::{self, VerifyError},
+    authz::Grants,
+    config::{Config, Given},
+    control::Shared,
+    dispatch::{self, Requester},
+    init,
+    keys::{chance, token_hash},
+    retention::{self, Keep, Retention, Rules},
+    serve,
+};
+
+struct Fixture {
+    control: Shared,
+    project: Project,
+    requester: Requester,
+    _dir: tempfile::TempDir,
+}
+
+async fn fixture() -> Fixture {
+    // The control of a test talks to nobody, and wants a TLS provider all the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = tempfile::tempdir().unwrap();
+    let options = init::InitOptions {
+        data_dir: dir.path().to_owned(),
+        listen: "127.0.0.1:7443".into(),
+        server_url: None,
+        server_names: vec![],
+    };
+    let made = init::init(options, Timestamp::now()).await.unwrap();
+    let given = Given {
+        data_dir: dir.path().to_owned(),
+        config: None,
+        listen: None,
+        server_url: None,
+    };
+    let control = serve::open(Config::load(given).unwrap(), String::new())
+        .await
+        .unwrap();
+    let presented = control.store.presented_token(token_hash(&made.token)).await;
+    let subject = format!("token:{}", presented.unwrap().unwrap().token.id);
+    let grants = Grants::of(
+        &subject,
+        &control
+            .store
+            .tuples_about(std::slice::from_ref(&subject))
+            .await
+            .unwrap(),
+    );
+    Fixture {
+        project: control.store.project(made.project_id).await.unwrap().unwrap(),
+        control,
+        requester: Requester { subject, grants },
+        _dir: dir,
+    }
+}
+
+impl Fixture {
+    fn store(&self) -> &Store {
+        &self.control.store
+    }
+
+    async fn sql(&self, sql: String) {
+        QueryBuilder::<Sqlite>::new(sql)
+            .build()
+            .execute(&self.store().write)
+            .await
+            .unwrap();
+    }
+
+    /// Nodes that can do `ping`.
+    async fn nodes(&self, count: u32) -> Vec<NodeId> {
+        let (now, token) = (Timestamp::now(), RowId::mint(Timestamp::now(), chance().unwrap()));
+        let mut tx = self.store().begin().await.unwrap();
+        let bootstrap = NewBootstrapToken {
+            id: token,
+            project: self.project.id,
+            hash: token_hash(&token.to_string()),
+            labels: &Labels::new(),
+            uses_max: 1,
+            issued_by: "test",
+            expires_at: now,
+        };
+        tx.insert_bootstrap_token(&bootstrap, now).await.unwrap();
+        let mut ids = Vec::new();
+        for n in 0..count {
+            let id = NodeId::mint(now, chance().unwrap());
+            let node = NewNode {
+                id,
+                domain: self.project.domain,
+                project: self.project.id,
+                name: &format!("node-{token}-{n}"),
+                hostname: "h",
+                machine_id: "m",
+                nsk_hash: token_hash(&id.to_string()),
+                token,
+                enrollment: Uuid::from_u128(n.into()),
+            };
+            tx.insert_node(&node, now).await.unwrap();
+            ids.push(id);
+        }
+        tx.commit().await.unwrap();
+        self.sql(
+            "INSERT INTO node_action (node_id, name, kind, manifest) SELECT id, 'ping', 'builtin', '{}' FROM node
+             WHERE id NOT IN (SELECT node_id FROM node_action)"
+                .into(),
+        )
+        .await;
+        ids
+    }
+
+    async fn dispatch(&self) -> ExecutionId {
+        let request = DispatchRequest {
+            action: "ping".into(),
+            all: true,
+            ..DispatchRequest::default()
+        };
+        let (control, now) = (&self.control, Timestamp::now());
+        let admitted = dispatch::dispatch(control, &self.project, &self.requester, request, None, now).await;
+        admitted.unwrap().execution.id
+    }
+
+    /// Ends an execution as its nodes would.
+    async fn settle(&self, id: ExecutionId, nodes: &[NodeId]) {
+        let mut tx = self.store().begin().await.unwrap();
+        let (_, settled) = tx
+            .cancel_targets(id, nodes, &[Status::Pending], "over", Timestamp::now())
+            .await
+            .unwrap();
+        assert!(settled);
+        tx.commit().await.unwrap();
+    }
+
+    async fn count(&self, table: &str) -> i64 {
+        QueryBuilder::<Sqlite>::new(format!("SELECT count(*) FROM {table}"))
+            .build_query_scalar()
+            .fetch_one(&self.store().read)
+            .await
+            .unwrap()
+    }
+}
+
+// ---- the statements that were made, as the driver tells them
+
+struct Statements(Mutex<Vec<String>>);
+
+impl log::Log for Statements {
+    fn enabled(&self, about: &log::Metadata<'_>) -> bool {
+        about.target() == "sqlx::query"
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let text = record.args().to_string();
+        if record.target() == "sqlx::query"
+            && let Some((_, rest)) = text.split_once("db.statement=")
+            && let Some((statement, _)) = rest.split_once(" rows_affected=")
+        {
+            let statement = serde_json::from_str(statement).unwrap_or_else(|_| statement.to_owned());
+            self.0.lock().unwrap().push(statement.trim().to_owned());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+static STATEMENTS: Statements = Statements(Mutex::new(Vec::new()));
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Begins to listen; tests that do so go one after another, also in one process.
+async fn listen() -> MutexGuard<'static, ()> {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    let alone = ALONE.lock().await;
+    INSTALLED.get_or_init(|| {
+        log::set_logger(&STATEMENTS).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+    });
+    STATEMENTS.0.lock().unwrap().clear();
+    alone
+}
+
+/// What was heard. A connection tells of a statement once it turns to the next: so each is given one more.
+async fn heard(store: &Store) -> Vec<String> {
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(store.read.acquire().await.unwrap());
+    }
+    for reader in &mut readers {
+        sqlx::query("SELECT 1").execute(&mut **reader).await.unwrap();
+    }
+    sqlx::query("SELECT 1").execute(&store.write).await.unwrap();
+    std::mem::take(&mut *STATEMENTS.0.lock().unwrap())
+}
+
+/// Asks how each statement over history that was heard is carried out. None walks along a whole table or index of it, and
+/// the named index is used.
+async fn answered_by(store: &Store, index: &str) {
+    let history = [
+        "e",
+        "t",
+        "m",
+        "s",
+        "ev",
+        "action_execution",
+        "action_execution_target",
+        "action_execution_event",
+        "audit",
+    ];
+    let mut plans = String::new();
+    for statement in heard(store).await {
+        let of_history = statement.contains("FROM action_execution") || statement.contains("FROM audit");
+        if !of_history || statement.starts_with("EXPLAIN") {
+            continue;
+        }
+        let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {statement}"))
+            .build()
+            .fetch_all(&store.read)
+            .await
+            .unwrap();
+        plans.push_str(&format!("{statement}\n"));
+        for row in rows {
+            let step: String = sqlx::Row::get(&row, "detail");
+            plans.push_str(&format!("    {step}\n"));
+            let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+            assert!(!scanned.is_some_and(|table| history.contains(&table)), "{plans}");
+            assert!(!step.contains("FOR ORDER BY"), "{plans}");
+        }
+    }
+    assert!(plans.contains(index), "{index} is not used:\n{plans}");
+}
+
+#[tokio::test]
+async fn every_read_of_history_is_answered_by_an_index() {
+    let fixture = fixture().await;
+    let (store, project) = (fixture.store(), fixture.project.id);
+    let node = fixture.nodes(1).await[0];
+    let id = fixture.dispatch().await;
+    let now = Timestamp::now();
+    let _alone = listen().await;
+    let selector = Selector::parse("role=web,!old").unwrap();
+    let keyset = "action_execution_project_keyset_idx";
+    let by_status = "action_execution_status_idx";
+    let by_node = "action_execution_target_node_idx";
+    let any = ListFilter::default;
+    for (filter, index) in [
+        (any(), keyset),
+        (
+            ListFilter {
+                before: Some((now, id)),
+                ..any()
+            },
+            keyset,
+        ),
+        (
+            ListFilter {
+                created: (Some(now), Some(now)),
+                ..any()
+            },
+            keyset,
+        ),
+        (
+            ListFilter {
+                selector: Some(&selector),
+                ..any()
+            },
+            keyset,
+        ),
+        (
+            ListFilter {
+                action: Some("ping"),
+                ..any()
+            },
+            "action_execution_action_idx",
+        ),
+        (
+            ListFilter {
+                status: Some(Status::Failed),
+                ..any()
+            },
+            by_status,
+        ),
+        (
+            ListFilter {
+                status: Some(Status::Pending),
+                ..any()
+            },
+            by_status,
+        ),
+        (
+            ListFilter {
+                status: Some(Status::Started),
+                before: Some((now, id)),
+                ..any()
+            },
+            by_status,
+        ),
+        (
+            ListFilter {
+                node: Some(node),
+                ..any()
+            },
+            by_node,
+        ),
+        (
+            ListFilter {
+                node: Some(node),
+                before: Some((now, id)),
+                ..any()
+            },
+            by_node,
+        ),
+        (
+            ListFilter {
+                node: Some(node),
+                status: Some(Status::Failed),
+                ..any()
+            },
+            by_node,
+        ),
+    ] {
+        let _ = store.executions(project, &filter, 50).await.unwrap();
+        answered_by(store, index).await;
+    }
+    let _ = store.count_live_executions(fixture.project.domain).await.unwrap();
+    answered_by(store, "action_execution_live_by_domain_idx").await;
+    let _ = store.timeline(id, 0, 50).await.unwrap();
+    answered_by(store, "action_execution_event_execution_idx").await;
+    let _ = store.execution(project, id, Detail::WithOutput).await.unwrap();
+    answered_by(store, "PRIMARY KEY").await;
+    let _ = store.execution_targets(id, Some(node), 50).await.unwrap();
+    answered_by(store, "PRIMARY KEY").await;
+    let _ = store.overdue(now, 50).await.unwrap();
+    answered_by(store, "action_execution_live_by_due_idx").await;
+    let ping: ActionName = "ping".parse().unwrap();
+    let settled = Settled::new(fixture.project.domain, &ping, Duration::from_secs(1), now);
+    let _ = store.settled(&settled, 10).await.unwrap();
+    answered_by(store, "action_execution_settled_idx").await;
+    let _ = store.count_settled(&settled).await.unwrap();
+    answered_by(store, "action_execution_settled_idx").await;
+    let _ = store.settled_actions(fixture.project.domain).await.unwrap();
+    answered_by(store, "action_execution_settled_idx").await;
+    let _ = store.count_old_audit(fixture.project.domain, now).await.unwrap();
+    answered_by(store, "PRIMARY KEY").await;
+    let _ = store.nodes_still_owed((now, now), node, 50).await.unwrap();
+    answered_by(store, "action_execution_target_owed_idx").await;
+}
+
+#[tokio::test]
+async fn what_a_node_is_owed_is_found_without_its_history() {
+    let fixture = fixture().await;
+    let node = fixture.nodes(1).await[0];
+    let _ = fixture.dispatch().await;
+    let _alone = listen().await;
+    let _ = fixture.store().owed_to(node, Timestamp::now()).await.unwrap();
+    let statements = heard(fixture.store()).await;
+    let owed: Vec<_> = statements
+        .iter()
+        .filter(|s| s.contains("t.status = 'pending'"))
+        .collect();
+    assert_eq!(owed.len(), 1, "{statements:#?}");
+    let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {}", owed[0]))
+        .build()
+        .fetch_all(&fixture.store().read)
+        .await
+        .unwrap();
+    let steps: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, "detail")).collect();
+    let partial = steps
+        .iter()
+        .any(|step| step.starts_with("SEARCH t") && step.contains("action_execution_target_owed_idx"));
+    assert!(partial, "{steps:#?}");
+}
+
+#[tokio::test]
+#[expect(
+    clippy::print_stderr,
+    reason = "the time is for whoever reads the output, and nothing asserts it"
+)]
+async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
+    const NODES: u32 = 10_000;
+    let fixture = fixture().await;
+    let _ = fixture.nodes(NODES).await;
+    let _alone = listen().await;
+    let began = Instant::now();
+    let id = fixture.dispatch().await;
+    let took = began.elapsed();
+    let statements = heard(fixture.store()).await;
+    eprintln!("{NODES} nodes: {} statements in {took:?}", statements.len());
+    // Two inserts for every thousand targets, and what is the same for any cohort.
+    let chunks = (NODES as usize).div_ceil(ROWS_PER_INSERT);
+    assert!(
+        (2 * chunks..2 * chunks + 30).contains(&statements.len()),
+        "{}",
+        statements.len()
+    );
+    let shown = fixture
+        .store()
+        .execution(fixture.project.id, id, Detail::WithOutput)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(shown.target_count(), u64::from(NODES));
+    assert_eq!(shown.targets.len(), 1000);
+}
+
+/// The keyset of one node's list stands on it.
+#[tokio::test]
+async fn targets_have_the_instant_of_their_execution() {
+    let fixture = fixture().await;
+    let _ = fixture.nodes(3).await;
+    let _ = fixture.dispatch().await;
+    let odd = "action_execution_target t JOIN action_execution e ON e.id = t.execution_id
+               WHERE t.created_ms <> e.created_ms";
+    assert_eq!(fixture.count(odd).await, 0);
+    assert_eq!(fixture.count("action_execution_target").await, 3);
+}
+
+// ---- selectors
+
+const KEYS: [&str; 3] = ["a", "b", "c/d"];
+const VALUES: [&str; 4] = ["x", "y", "", "z \"\\ü"];
+
+fn any_labels() -> impl Strategy<Value = Labels> {
+    proptest::collection::btree_map(0..KEYS.len(), 0..VALUES.len(), 0..=KEYS.len()).prop_map(|labels| {
+        labels
+            .into_iter()
+            .map(|(key, value)| (KEYS[key].to_owned(), VALUES[value].to_owned()))
+            .collect()
+    })
+}
+
+fn quoted(value: usize) -> String {
+    format!("\"{}\"", VALUES[value].replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn any_term() -> impl Strategy<Value = String> {
+    let values = proptest::collection::vec(0..VALUES.len(), 1..4);
+    (0..KEYS.len(), 0..6, values).prop_map(|(key, op, values)| {
+        let (key, one) = (KEYS[key], quoted(values[0]));
+        let list = values.into_iter().map(quoted).collect::<Vec<_>>().join(",");
+        match op {
+            0 => format!("{key}={one}"),
+            1 => format!("{key}!={one}"),
+            2 => format!("{key} in ({list})"),
+            3 => format!("{key} notin ({list})"),
+            4 => key.to_owned(),
+            _ => format!("!{key}"),
+        }
+    })
+}
+
+/// Random labels, random selectors, a real database: what SQL selects is what the pure matcher matches.
+#[test]
+fn the_database_selects_what_the_matcher_matches() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let fixture = runtime.block_on(fixture());
+    let nodes = runtime.block_on(fixture.nodes(8));
+    let action = "ping".parse().unwrap();
+    let fleet = proptest::collection::vec(any_labels(), nodes.len());
+    let selectors = proptest::collection::vec(proptest::collection::vec(any_term(), 1..4), 8);
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(&(fleet, selectors), |(fleet, selectors)| {
+        runtime.block_on(async {
+            fixture.sql("DELETE FROM node_label".into()).await;
+            let mut tx = fixture.store().begin().await.unwrap();
+            for (node, labels) in nodes.iter().zip(&fleet) {
+                for (key, value) in labels {
+                    tx.set_label(*node, key, value).await.unwrap();
+                }
+            }
+            tx.commit().await.unwrap();
+            for terms in selectors {
+                let text = terms.join(",");
+                let selector = Selector::parse(&text).unwrap();
+                let found = fixture
+                    .store()
+                    .candidates(fixture.project.id, Some(&selector), None, &action, Order::Id)
+                    .await
+                    .unwrap();
+                let found: BTreeSet<NodeId> = found.iter().map(|candidate| candidate.node).collect();
+                let wanted: BTreeSet<NodeId> = nodes
+                    .iter()
+                    .zip(&fleet)
+                    .filter(|(_, labels)| selector.matches(labels))
+                    .map(|(node, _)| *node)
+                    .collect();
+                prop_assert_eq!(found, wanted, "{}", text);
+            }
+            Ok(())
+        })
+    });
+    outcome.unwrap();
+}
+
+// ---- retention
+
+fn keep(executions: Keep, audit: Keep) -> Retention {
+    let general = Rules {
+        executions: Some(executions),
+        audit: Some(audit),
+        actions: std::collections::BTreeMap::new(),
+    };
+    Retention {
+        general,
+        domains: std::collections::BTreeMap::new(),
+        batch: 2,
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn what_is_settled_goes_whole_and_what_lives_stays() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(3).await;
+    let (old, live) = (fixture.dispatch().await, fixture.dispatch().await);
+    fixture.settle(old, &nodes).await;
+    let retention = keep(Keep::For(HOUR), Keep::Forever);
+    let (store, outputs) = (fixture.store(), &fixture.control.outputs);
+    let soon = Timestamp::now();
+    let pruned = retention::prune(store, outputs, &retention, soon, || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned, retention::Pruned::default(), "its time is not over");
+    let later = soon.plus(2 * HOUR);
+    let never = keep(Keep::Forever, Keep::Forever);
+    let pruned = retention::prune(store, outputs, &never, later, || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned, retention::Pruned::default(), "no retention is set");
+    let due = retention::due(store, &retention, later).await.unwrap();
+    assert_eq!(
+        (due.len(), due[0].executions, due[0].invocations),
+        (1, Some(1), Some(3))
+    );
+    let pruned = retention::prune(store, outputs, &retention, later, || true)
+        .await
+        .unwrap();
+    assert_eq!((pruned.executions, pruned.invocations), (1, 3));
+    assert!(!store.execution_exists(old).await.unwrap() && store.execution_exists(live).await.unwrap());
+    assert_eq!(fixture.count("action_execution_target").await, 3);
+    assert_eq!(fixture.count("action_execution_event").await, 0);
+}
+
+#[tokio::test]
+async fn an_execution_to_which_a_key_leads_stays_until_the_key_ends() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(1).await;
+    let id = fixture.dispatch().await;
+    fixture.settle(id, &nodes).await;
+    let later = Timestamp::now().plus(2 * HOUR);
+    fixture
+        .sql(format!(
+            "INSERT INTO idempotency_key (project_id, subject, key, body_hash, execution_id, created_ms, expires_ms)
+             SELECT project_id, 'token:x', 'k', zeroblob(32), id, 0, {} FROM action_execution",
+            later.as_millis() + 1
+        ))
+        .await;
+    let retention = keep(Keep::For(HOUR), Keep::Forever);
+    let (store, outputs) = (fixture.store(), &fixture.control.outputs);
+    let pruned = retention::prune(store, outputs, &retention, later, || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned.executions, 0);
+    let pruned = retention::prune(store, outputs, &retention, later.plus(HOUR), || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned.executions, 1);
+    assert_eq!(fixture.count("idempotency_key").await, 0);
+}
+
+#[tokio::test]
+async fn an_output_store_that_refuses_is_asked_again() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(1).await;
+    let id = fixture.dispatch().await;
+    let mut tx = fixture.store().begin().await.unwrap();
+    tx.declare_output(id, nodes[0], 20_000).await.unwrap();
+    tx.commit().await.unwrap();
+    fixture.settle(id, &nodes).await;
+    // A file where the folder of the execution should be cannot be removed as one.
+    let path = fixture._dir.path().join("outputs").join(id.to_string());
+    std::fs::write(&path, b"in the way").unwrap();
+    let retention = keep(Keep::For(HOUR), Keep::Forever);
+    let (store, outputs, later) = (
+        fixture.store(),
+        &fixture.control.outputs,
+        Timestamp::now().plus(2 * HOUR),
+    );
+    let pruned = retention::prune(store, outputs, &retention, later, || true)
+        .await
+        .unwrap();
+    assert_eq!((pruned.executions, pruned.objects), (1, 0));
+    assert_eq!(fixture.count("output_garbage").await, 1);
+    std::fs::remove_file(&path).unwrap();
+    let object = fixture._dir.path().join("outputs").join(output_key(id, nodes[0]));
+    std::fs::create_dir_all(object.parent().unwrap()).unwrap();
+    std::fs::write(&object, b"kept too long").unwrap();
+    let pruned = retention::prune(store, outputs, &retention, later, || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned.objects, 1);
+    assert!(!path.exists());
+    assert_eq!(fixture.count("output_garbage").await, 0);
+}
+
+#[tokio::test]
+async fn an_audit_chain_that_was_pruned_holds_and_says_so() {
+    let fixture = fixture().await;
+    let _ = fixture.nodes(1).await;
+    for _ in 0..3 {
+        let _ = fixture.dispatch().await;
+    }
+    let (store, domain) = (fixture.store(), fixture.project.domain);
+    let (before, none) = audit::verify(store, domain).await.unwrap();
+    assert!(none.is_none() && before.seq == 5, "{before}");
+    let later = Timestamp::now().plus(2 * HOUR);
+    let retention = keep(Keep::Forever, Keep::For(HOUR));
+    let pruned = retention::prune(store, &fixture.control.outputs, &retention, later, || true)
+        .await
+        .unwrap();
+    assert_eq!(pruned.audit_rows, 5);
+    let (end, begins) = audit::verify(store, domain).await.unwrap();
+    assert_eq!(begins, Some(before), "everything up to the old end went");
+    // Two at a time: each batch has said where it ended.
+    assert_eq!(end.seq, before.seq + 3);
+    fixture
+        .sql("DELETE FROM audit WHERE seq = (SELECT min(seq) FROM audit)".into())
+        .await;
+    let broken = audit::verify(store, domain).await.unwrap_err();
+    assert!(matches!(broken, VerifyError::Broken { .. }), "{broken}");
+    // Whoever moves the beginning after it was cut has no row that says so.
+    fixture
+        .sql("UPDATE audit_pruned SET seq = 6, hash = (SELECT previous_hash FROM audit WHERE seq = 7)".into())
+        .await;
+    let broken = audit::verify(store, domain).await.unwrap_err();
+    let VerifyError::Broken { source, .. } = broken else {
+        panic!("{broken}")
+    };
+    assert_eq!(source, muster_shared::audit::Broken::PruneUnsaid { seq: 6 });
+    let _: Anchor = end;
+}
