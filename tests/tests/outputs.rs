@@ -14,7 +14,7 @@ const LARGE: &str = "#!/bin/sh\nhead -c 300000 /dev/urandom > @DIR@/made\ncat @D
 const EAGER: &str = "backoff_max_seconds = 1\noutput_retry_seconds = 1\nidle_seconds = 3\n";
 
 async fn world_through(s3: &S3, store: &FaultyStore) -> World {
-    let often = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nupload_url_seconds = 1\n";
+    let often = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nupload_url_seconds = 4\n";
     World::with_config(Some(&format!("{often}{}", s3.config_through(&store.endpoint)))).await
 }
 
