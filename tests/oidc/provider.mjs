@@ -2,7 +2,7 @@
 // {port, cert, key, audience, accessTokenTTL, jwks, groups: {ACCOUNT: [GROUP]}}. It runs on the loopback interface only.
 import { createServer } from 'node:https';
 import { createRequire } from 'node:module';
-import { generateKeyPairSync } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import { pathToFileURL } from 'node:url';
 
 // The packages lie where scripts/tools puts them, and not beside this file.
@@ -10,9 +10,13 @@ const resolve = createRequire(`${process.env.OIDC_PROVIDER_DIR}/`).resolve;
 const { Provider } = await import(pathToFileURL(resolve('oidc-provider')));
 
 const story = JSON.parse(process.argv[2]);
-const made = (kid, type, options) => ({
-  ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }), kid, use: 'sig',
-});
+// By way of PEM: Node 20 exports a key under the lock of the job that made it, and can wait for that lock for ever when the
+// job is collected meanwhile.
+const made = (kid, type, options) => {
+  const privateKeyEncoding = { type: 'pkcs8', format: 'pem' };
+  const { privateKey } = generateKeyPairSync(type, { ...options, privateKeyEncoding });
+  return { ...createPrivateKey(privateKey).export({ format: 'jwk' }), kid, use: 'sig' };
+};
 const keys = [
   ...story.jwks,
   made(`rsa-${process.pid}`, 'rsa', { modulusLength: 2048 }),
