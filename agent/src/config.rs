@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use muster_shared::labels::{self, BadLabel, LABELS_SAID_MAX, Labels};
 use serde::Deserialize;
 
-use crate::{args::RunArgs, exit::Exit};
+use crate::{args::RunArgs, enroll::machine::FACTS_MAX, exit::Exit};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -34,6 +35,8 @@ struct RawConfig {
     output_retry_seconds: Option<u64>,
     output_keep_days: Option<u64>,
     output_spool_bytes_max: Option<u64>,
+    #[serde(default)]
+    labels: Labels,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) hooks_dir: PathBuf,
     /// Whom to trust for an output store that is not the control service.
     pub(crate) output_ca_file: Option<PathBuf>,
+    /// What the admin calls this node. Control keeps them under `node/`, where no operator's label is.
+    pub(crate) labels: Labels,
     pub(crate) limits: Limits,
 }
 
@@ -86,7 +91,14 @@ enum ConfigError {
         min: u64,
         max: u64,
     },
+    #[error("[labels] in {path}: {err}")]
+    Label { path: PathBuf, err: BadLabel },
+    #[error("[labels] in {path} has {count} labels; the limit is {LABELS_MAX}")]
+    TooManyLabels { path: PathBuf, count: usize },
 }
+
+/// What a node may say of itself, less what the facts of the machine take.
+const LABELS_MAX: usize = LABELS_SAID_MAX - FACTS_MAX;
 
 impl Config {
     pub(crate) fn load(args: RunArgs) -> Result<Self, Exit> {
@@ -154,8 +166,20 @@ impl Config {
             state_dir: either(args.state_dir, raw.state_dir, STATE_DIR_DEFAULT),
             hooks_dir: either(args.hooks_dir, raw.hooks_dir, HOOKS_DIR_DEFAULT),
             output_ca_file: raw.output_ca_file,
+            labels: sound_labels(raw.labels, path)?,
             limits,
         })
+    }
+}
+
+fn sound_labels(labels: Labels, path: &Path) -> Result<Labels, ConfigError> {
+    let path = || path.to_owned();
+    for (key, value) in &labels {
+        labels::check_said(key, value).map_err(|err| ConfigError::Label { path: path(), err })?;
+    }
+    match labels.len() {
+        count if count > LABELS_MAX => Err(ConfigError::TooManyLabels { path: path(), count }),
+        _ => Ok(labels),
     }
 }
 
@@ -215,6 +239,17 @@ mod tests {
                 .to_string()
                 .contains("runing_max")
         );
+    }
+
+    #[test]
+    fn labels_are_checked_where_they_are_written() {
+        let config = load("[labels]\nrack = \"r7\"\n").unwrap();
+        assert_eq!(config.labels["rack"], "r7");
+        let text = load("[labels]\n\"a b\" = \"x\"\n").unwrap_err().to_string();
+        assert!(text.contains("[labels]") && text.contains("a b"), "{text}");
+        let many: String = (0..=LABELS_MAX).map(|n| format!("l{n} = \"x\"\n")).collect();
+        let text = load(&format!("[labels]\n{many}")).unwrap_err().to_string();
+        assert!(text.contains(&format!("the limit is {LABELS_MAX}")), "{text}");
     }
 
     #[test]

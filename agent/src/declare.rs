@@ -3,8 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_shared::wire::{
-    Base64, CapabilityManifest, DetectedBy, ReportedKind, ViolationReport, ViolationsRequest,
+use muster_shared::{
+    labels::Labels,
+    wire::{Base64, CapabilityManifest, DetectedBy, ReportedKind, ViolationReport, ViolationsRequest},
 };
 use tokio::sync::{mpsc, watch};
 
@@ -14,6 +15,7 @@ use crate::{
     clock::Clock,
     config::Config,
     control::{CallError, Control},
+    enroll::machine,
     heartbeat::Binary,
     hooks::catalog::{self, Catalog, State},
     journal::{Journal, JournalError, Violation},
@@ -133,6 +135,13 @@ impl Declarer {
         Ok(changed)
     }
 
+    /// The facts of the machine, and what its admin calls it: his word counts where both have one.
+    fn labels(&self) -> Labels {
+        let mut labels = machine::facts();
+        labels.extend(self.config.labels.clone());
+        labels
+    }
+
     async fn say(&self, declare: bool) -> Result<(), Unsaid> {
         if declare {
             let manifest = CapabilityManifest {
@@ -140,6 +149,7 @@ impl Declarer {
                 binary_checksum: Base64(self.binary.checksum.as_bytes().to_vec()),
                 declared_hooks: self.catalog.borrow().declared(),
                 builtin_actions: builtins::declared(),
+                labels: Some(self.labels()),
             };
             let answer = self.control.declare(&manifest).await?;
             log::debug!(changed:? = answer.fields_changed; "Declared the node's actions");

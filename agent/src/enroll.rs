@@ -9,7 +9,6 @@ use std::{fs, io, path::Path};
 
 use muster_shared::{
     ids::NodeId,
-    labels::{self, Labels},
     wire::{EnrollRequest, EnrollResponse},
 };
 use serde::Serialize;
@@ -109,7 +108,7 @@ fn question(state_dir: &Path) -> Result<EnrollRequest, Exit> {
         enrollment_id: kept_uuid(&state_dir.join("enrollment_id")).map_err(failed)?,
         hostname: machine::hostname(),
         machine_id,
-        labels: proposed_labels(),
+        labels: machine::facts(),
     })
 }
 
@@ -129,21 +128,6 @@ fn kept_uuid(path: &Path) -> io::Result<Uuid> {
         }
         Err(err) => Err(err),
     }
-}
-
-/// A label that control would refuse is left out: it is no reason not to enrol.
-fn proposed_labels() -> Labels {
-    let proposed = [
-        ("os", machine::os_release("ID")),
-        ("arch", Some(std::env::consts::ARCH.to_owned())),
-        ("hostname", Some(machine::hostname())),
-    ];
-    let sound = proposed
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    sound
-        .filter(|(key, value)| labels::check(key, value).is_ok())
-        .collect()
 }
 
 fn explain(err: &CallError) -> Exit {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_shared::{
     ids::{NodeId, RowId},
-    labels::{self, BadLabel, Labels, NODE_PREFIX},
+    labels::{self, BadLabel, LABELS_SAID_MAX, Labels, NODE_PREFIX},
     time::Timestamp,
     wire::{
         BOOTSTRAP_TTL_SECONDS_MAX as TTL_SECONDS_MAX, BOOTSTRAP_TTL_SECONDS_MIN as TTL_SECONDS_MIN,
@@ -244,9 +244,9 @@ fn check_host(request: &EnrollRequest) -> Result<(), EnrollError> {
 }
 
 /// What a node says of itself is kept under its own prefix, whatever it claims.
-fn labels_of_the_node(proposed: &Labels) -> Result<Labels, BadLabel> {
-    if proposed.len() > labels::LABELS_PER_NODE_MAX / 2 {
-        return Err(BadLabel::TooMany(proposed.len()));
+pub(crate) fn labels_of_the_node(proposed: &Labels) -> Result<Labels, BadLabel> {
+    if proposed.len() > LABELS_SAID_MAX {
+        return Err(BadLabel::TooManySaid(proposed.len()));
     }
     proposed
         .iter()

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
+    labels::{BadLabel, LABELS_PER_NODE_MAX, Labels},
     time::Timestamp,
     wire::{
         ACKNOWLEDGE_REASON_LEN_MAX, ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy,
@@ -12,12 +13,13 @@ use muster_shared::{
 };
 
 use crate::{
-    audit::Entry,
+    audit::{self, Entry},
     authz,
     control::Control,
     dispatch::{Requester, Target},
+    enroll::labels_of_the_node,
     keys::chance,
-    store::{NewViolation, Order, Project, StoreError},
+    store::{NewViolation, Order, Project, StoreError, Tx},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,8 @@ pub(crate) enum ManifestError {
     BuiltinDuplicate(String),
     #[error("{0} builtins are declared; the limit is {BUILTINS_PER_NODE_MAX}")]
     TooManyBuiltins(usize),
+    #[error("{0}")]
+    Label(#[from] BadLabel),
     #[error("the capabilities could not be stored")]
     Store(#[from] StoreError),
     #[error("the system gave no random bytes")]
@@ -77,13 +81,26 @@ pub(crate) async fn declare(
     now: Timestamp,
 ) -> Result<Vec<String>, ManifestError> {
     check_manifest(manifest)?;
-    let changed = changed_fields(&control.store.declared_by(node).await?, manifest);
+    let said = manifest.labels.as_ref().map(labels_of_the_node).transpose()?;
+    let mut changed = changed_fields(&control.store.declared_by(node).await?, manifest);
+    let actions_changed = !changed.is_empty();
+    // What a node leaves out of its labels, as clients of the published surface do, stays.
+    let relabelled = match said {
+        Some(said) if control.store.labels_said_by(node).await? != said => Some(said),
+        Some(_) | None => None,
+    };
+    changed.extend(relabelled.iter().map(|_| "labels".to_owned()));
     if changed.is_empty() {
         return Ok(changed);
     }
     let mut tx = control.store.begin().await?;
-    tx.replace_capabilities(node, &manifest.builtin_actions, &manifest.declared_hooks, now)
-        .await?;
+    if let Some(said) = &relabelled {
+        relabel(&mut tx, (node, domain), said, now).await?;
+    }
+    if actions_changed {
+        tx.replace_capabilities(node, &manifest.builtin_actions, &manifest.declared_hooks, now)
+            .await?;
+    }
     for (hook, observed, expected) in tx.drifted_hooks(node).await? {
         log::warn!(node_id:% = node, hook, observed:%, expected:%; "Hook {hook} differs from its baseline");
         tx.insert_violation(
@@ -103,6 +120,24 @@ pub(crate) async fn declare(
     }
     tx.commit().await?;
     Ok(changed)
+}
+
+/// Puts what a node says of itself in place of what it said before. Where dispatches go may change with it.
+async fn relabel(
+    tx: &mut Tx,
+    (node, domain): (NodeId, DomainId),
+    said: &Labels,
+    now: Timestamp,
+) -> Result<(), ManifestError> {
+    tx.replace_labels_said_by(node, said).await?;
+    let count = tx.count_labels(node).await?;
+    if count > LABELS_PER_NODE_MAX {
+        return Err(BadLabel::TooMany(count).into());
+    }
+    let words: Vec<_> = said.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let subject = audit::node_subject(node);
+    let entry = Entry::granted(&subject, "node.label", authz::resource(node)).with(words.join(" "));
+    Ok(tx.append_audit(domain, &[entry], now).await?)
 }
 
 /// Which of the published fields differ from what the node declared last.
@@ -275,6 +310,7 @@ mod tests {
                     parameters: vec![],
                 })
                 .collect(),
+            labels: None,
         }
     }
 

@@ -15,6 +15,9 @@ pub const LABEL_VALUE_LEN_MAX: usize = 255;
 /// How many labels one node may carry.
 pub const LABELS_PER_NODE_MAX: usize = 64;
 
+/// How many of them a node may say of itself.
+pub const LABELS_SAID_MAX: usize = LABELS_PER_NODE_MAX / 2;
+
 pub type Labels = BTreeMap<String, String>;
 
 /// A label that would not be found again.
@@ -30,6 +33,8 @@ pub enum BadLabel {
     Reserved(String),
     #[error("{0} labels are more than the {LABELS_PER_NODE_MAX} a node may carry")]
     TooMany(usize),
+    #[error("{0} labels are more than the {LABELS_SAID_MAX} that a node may say of itself")]
+    TooManySaid(usize),
     #[error("{0:?} is not a label: write key=value")]
     NoEquals(String),
     #[error("label {0:?} is given twice")]
@@ -79,6 +84,14 @@ pub fn check_given(labels: &Labels) -> Result<(), BadLabel> {
     } else {
         Ok(())
     }
+}
+
+/// Checks a label that a node says of itself, by its key without the prefix.
+///
+/// # Errors
+/// When key or value break the rule that the error states, once the prefix is before the key.
+pub fn check_said(key: &str, value: &str) -> Result<(), BadLabel> {
+    check(&format!("{NODE_PREFIX}{key}"), value)
 }
 
 /// Parses `key=value,key=value`, as command lines carry labels.

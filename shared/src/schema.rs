@@ -5,7 +5,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::{
     access::SUBJECT_NAME_LEN_MAX,
-    labels::{LABEL_KEY_LEN_MAX, LABEL_VALUE_LEN_MAX, LABELS_PER_NODE_MAX, NODE_PREFIX},
+    labels::{LABEL_KEY_LEN_MAX, LABEL_VALUE_LEN_MAX, LABELS_PER_NODE_MAX, LABELS_SAID_MAX, NODE_PREFIX},
     selector::SELECTOR_LEN_MAX,
 };
 
@@ -51,7 +51,12 @@ pub fn labels_of_a_node(_: &mut SchemaGenerator) -> Schema {
         "type": "string",
         "pattern": format!("^[A-Za-z0-9._/-]{{0,{}}}$", LABEL_KEY_LEN_MAX - NODE_PREFIX.len()),
     });
-    labels(&key, LABELS_PER_NODE_MAX / 2)
+    labels(&key, LABELS_SAID_MAX)
+}
+
+#[must_use]
+pub fn optional_labels_of_a_node(schemas: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [labels_of_a_node(schemas), { "type": "null" }] })
 }
 
 fn name() -> String {

@@ -850,6 +850,14 @@ pub struct CapabilityManifest {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schemars(length(max = BUILTINS_PER_NODE_MAX)))]
     pub builtin_actions: Vec<BuiltinAction>,
+    /// Ours: what the node says of itself, each key stored under the prefix `node/` in place of all that it said before.
+    /// Left out, what it said before stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "openapi",
+        schemars(schema_with = "schema::optional_labels_of_a_node")
+    )]
+    pub labels: Option<Labels>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

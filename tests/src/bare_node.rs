@@ -94,6 +94,7 @@ impl BareNode {
                 })
                 .collect(),
             builtin_actions: vec![ping],
+            labels: None,
         };
         let path = format!("/v1/nodes/{}/capabilities", self.id);
         let _ = Answer::to(self.request(Method::PUT, &path).json(&manifest))

@@ -1,5 +1,6 @@
 //! The main job: dispatch by label, run on real nodes, see the truth.
 
+use muster_shared::labels::Labels;
 use muster_tests::{
     prelude::*,
     world::{on, on_node, target},
@@ -445,6 +446,52 @@ async fn the_timeline_tells_every_transition_in_order() {
     seen.retain(|status| *status != Status::Pending);
     assert_eq!(seen, [Status::Ack, Status::Started, Status::Succeeded]);
     assert!(ids.is_sorted());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_says_labels_of_itself_and_none_of_an_operators() {
+    let world = World::new().await;
+    let words = "[labels]\nrack = \"r7\"\nrole = \"db\"\nos = \"ours\"\n";
+    let mut node = world.node("n").labels("role=web").config(words).start().await;
+    let labels = async || {
+        let path = format!("/v1/nodes/{}", node.id);
+        let shown: NodeSummary = world.operator.get(&path).await.expect(200).json();
+        shown.labels
+    };
+    let said = |labels: &Labels, key: &str| labels.get(key).cloned().unwrap_or_default();
+    until("it has said them", async || {
+        (said(&labels().await, "node/rack") == "r7").then_some(())
+    })
+    .await;
+    let now = labels().await;
+    assert_eq!(
+        (said(&now, "role"), said(&now, "node/role")),
+        ("web".into(), "db".into())
+    );
+    assert_eq!(
+        said(&now, "node/os"),
+        "ours",
+        "its admin's word counts more than what was found"
+    );
+    assert_eq!(said(&now, "node/arch"), std::env::consts::ARCH);
+    world
+        .operator
+        .try_dispatch(&on("ping", "role=db"))
+        .await
+        .refused(422, "selector_empty_cohort");
+    let ran = world.run(on("ping", "node/rack=r7")).await;
+    assert_eq!(ran.targets.len(), 1);
+
+    let _ = node.stop().await;
+    node.configure("[labels]\nrack = \"r8\"\n");
+    node.launch();
+    until("it says them anew", async || {
+        let path = format!("/v1/nodes/{}", node.id);
+        let shown: NodeSummary = world.operator.get(&path).await.expect(200).json();
+        let labels = shown.labels;
+        (said(&labels, "node/rack") == "r8" && !labels.contains_key("node/role")).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

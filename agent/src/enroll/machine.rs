@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use muster_shared::labels::{self, Labels};
+
 pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -10,6 +12,23 @@ pub(crate) fn hostname() -> String {
 pub(crate) fn machine_id() -> Option<String> {
     let id = fs::read_to_string("/etc/machine-id").ok()?.trim().to_owned();
     (!id.is_empty() && id != "uninitialized").then_some(id)
+}
+
+/// How many labels [`facts`] are at most.
+pub(crate) const FACTS_MAX: usize = 3;
+
+/// What the machine is, as labels. One that control would refuse is left out: it is no reason not to enrol.
+pub(crate) fn facts() -> Labels {
+    let facts: [_; FACTS_MAX] = [
+        ("os", os_release("ID")),
+        ("arch", Some(std::env::consts::ARCH.to_owned())),
+        ("hostname", Some(hostname())),
+    ];
+    facts
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .filter(|(key, value)| labels::check_said(key, value).is_ok())
+        .collect()
 }
 
 pub(crate) fn os_release(key: &str) -> Option<String> {

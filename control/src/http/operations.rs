@@ -754,13 +754,21 @@ pub(super) fn capabilities() -> Operation {
             "binary_version": "0.1.0", "binary_checksum": DIGEST,
             "declared_hooks": [{ "name": "backup", "checksum": DIGEST }],
             "builtin_actions": [{ "name": "ping", "description": "answers" }],
+            "labels": { "os": "debian", "rack": "r7" },
         }))
         .answers::<CapabilityResponse>(
             200,
             "Which fields changed.",
             json!({ "accepted_at": AT, "fields_changed": ["declared_hooks"], "host_key_changed": false }),
         )
-        .refuses(400, &["declared_hook_invalid", "declared_hook_duplicate"])
+        .refuses(
+            400,
+            &[
+                "declared_hook_invalid",
+                "declared_hook_duplicate",
+                "invalid_label",
+            ],
+        )
         .refuses(403, &["node_id_mismatch"])
         .refuses(422, &["builtin_action_invalid", "builtin_action_duplicate"])
 }

@@ -511,6 +511,7 @@ impl From<ManifestError> for ApiError {
             ManifestError::BuiltinDuplicate(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "builtin_action_duplicate", text)
             }
+            ManifestError::Label(_) => Self::bad_request("invalid_label", text),
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
         }

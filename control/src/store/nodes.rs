@@ -64,6 +64,9 @@ pub(crate) struct NodeFilter<'a> {
 const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_ms, \
      node.last_seen_ms, node.clock_skew_ms, node.binary_version";
 
+/// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
+const SAID: std::ops::Range<&str> = "node/".."node0";
+
 /// Adds the terms of a selector as conditions on `node.id`, each answered by an index.
 pub(super) fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selector) {
     const HAS: &str = "EXISTS (SELECT 1 FROM node_label l WHERE l.node_id = node.id AND l.key = ";
@@ -102,6 +105,18 @@ fn push_projects(query: &mut QueryBuilder<Sqlite>, projects: &[ProjectId]) {
 }
 
 impl Store {
+    /// What a node says of itself, prefix included.
+    pub(crate) async fn labels_said_by(&self, node: NodeId) -> Result<Labels, StoreError> {
+        let said: Vec<(String, String)> =
+            sqlx::query_as("SELECT key, value FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
+                .bind(node.uuid())
+                .bind(SAID.start)
+                .bind(SAID.end)
+                .fetch_all(&self.read)
+                .await?;
+        Ok(said.into_iter().collect())
+    }
+
     /// The nodes a dispatch might address, with what the gates ask of each, in one statement.
     pub(crate) async fn candidates(
         &self,
@@ -431,6 +446,24 @@ impl Tx {
             .bind(key)
             .execute(&mut *self.0)
             .await?;
+        Ok(())
+    }
+
+    /// Puts what a node says of itself, prefix included, in place of what it said before.
+    pub(crate) async fn replace_labels_said_by(
+        &mut self,
+        node: NodeId,
+        said: &Labels,
+    ) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
+            .bind(node.uuid())
+            .bind(SAID.start)
+            .bind(SAID.end)
+            .execute(&mut *self.0)
+            .await?;
+        for (key, value) in said {
+            self.set_label(node, key, value).await?;
+        }
         Ok(())
     }
 
