@@ -10,7 +10,7 @@ use sqlx::{QueryBuilder, Sqlite};
 use super::{
     Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
     executions::{Ended, push_statuses},
-    rows::Reader,
+    rows::{Reader, nodes_of},
 };
 
 impl Tx {
@@ -45,26 +45,12 @@ impl Tx {
     ) -> Result<(u64, bool), StoreError> {
         let (mut ended, mut held) = (0, 0);
         for nodes in nodes.chunks(ROWS_PER_INSERT) {
-            let mut events = QueryBuilder::<Sqlite>::new(
-                "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
-                 SELECT execution_id, node_id, status, 'cancelled', ",
-            );
-            events.push_bind(why.to_owned()).push(", ");
-            events.push_bind(now.as_millis());
-            events
-                .push(" FROM action_execution_target WHERE execution_id = ")
-                .push_bind(execution.uuid());
+            let mut events = events_of_cancelled(execution, why, now);
             push_statuses(&mut events, from);
             push_nodes(&mut events, nodes);
             events.build().execute(&mut *self.0).await?;
 
-            let mut update = QueryBuilder::<Sqlite>::new(
-                "UPDATE action_execution_target SET status = 'cancelled', error = ",
-            );
-            update.push_bind(why.to_owned());
-            update.push(", updated_ms = ").push_bind(now.as_millis());
-            update.push(", ended_ms = ").push_bind(now.as_millis());
-            update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+            let mut update = cancelled(execution, why, now);
             push_statuses(&mut update, from);
             push_nodes(&mut update, nodes);
             update.push(" RETURNING node_id, released_ms");
@@ -131,9 +117,7 @@ impl Tx {
         .bind(by.as_millis())
         .fetch_all(&mut *self.0)
         .await?;
-        rows.iter()
-            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
-            .collect()
+        Ok(nodes_of(&rows)?)
     }
 
     /// The nodes of one execution that were asked to cancel it at `by` or before, and have not said how it ended.
@@ -150,9 +134,7 @@ impl Tx {
         .bind(by.as_millis())
         .fetch_all(&mut *self.0)
         .await?;
-        rows.iter()
-            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
-            .collect()
+        Ok(nodes_of(&rows)?)
     }
 }
 
@@ -197,9 +179,7 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
-        rows.iter()
-            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
-            .collect()
+        Ok(nodes_of(&rows)?)
     }
 
     /// Executions with a target whose node was asked at `by` or before and has not said how it ended.
@@ -224,6 +204,30 @@ impl Store {
             })
             .collect()
     }
+}
+
+/// The events of what [`cancelled`] ends, up to the conditions on the targets.
+pub(super) fn events_of_cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder<Sqlite> {
+    let mut events = QueryBuilder::new(
+        "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
+         SELECT execution_id, node_id, status, 'cancelled', ",
+    );
+    events.push_bind(why.to_owned()).push(", ");
+    events.push_bind(now.as_millis());
+    events
+        .push(" FROM action_execution_target WHERE execution_id = ")
+        .push_bind(execution.uuid());
+    events
+}
+
+/// The end of targets as `cancelled`, up to the conditions on them.
+pub(super) fn cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder<Sqlite> {
+    let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = 'cancelled', error = ");
+    update.push_bind(why.to_owned());
+    update.push(", updated_ms = ").push_bind(now.as_millis());
+    update.push(", ended_ms = ").push_bind(now.as_millis());
+    update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+    update
 }
 
 fn push_nodes(query: &mut QueryBuilder<Sqlite>, nodes: &[NodeId]) {

@@ -10,7 +10,10 @@ use muster_shared::{
 };
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
-use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader, rows::to_json};
+use super::{
+    CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
+    rows::{Reader, nodes_of, to_json},
+};
 use crate::rollout::Deadlines;
 
 pub(crate) struct NewExecution<'a> {
@@ -438,10 +441,7 @@ impl Tx {
         push_passed(&mut update, deadline, by);
         update.push(" RETURNING node_id");
         let rows = update.build().fetch_all(&mut *self.0).await?;
-        let ended = rows
-            .iter()
-            .map(|row| Reader::new(row, "action_execution_target", "node_id").id("node_id"))
-            .collect::<Result<Vec<NodeId>, _>>()?;
+        let ended = nodes_of(&rows)?;
         let count = Ended {
             targets: ended.len() as u64,
             failed: ended.len() as u64,

@@ -7,7 +7,11 @@ use muster_shared::{
 };
 use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
-use super::{CorruptRow, ExecutionHeader, Store, StoreError, Tx, executions::HEADER_COLUMNS, rows::Reader};
+use super::{
+    CorruptRow, ExecutionHeader, Store, StoreError, Tx,
+    executions::HEADER_COLUMNS,
+    rows::{Reader, nodes_of},
+};
 use crate::rollout::Deadlines;
 
 /// One row of the outbox, with what its frame needs.
@@ -172,9 +176,7 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
-        rows.iter()
-            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
-            .collect()
+        Ok(nodes_of(&rows)?)
     }
 }
 

@@ -9,7 +9,12 @@ use muster_shared::{
 };
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
-use super::{CorruptRow, Store, StoreError, Tx, executions::Ended, rows::Reader, rows::to_json};
+use super::{
+    CorruptRow, Store, StoreError, Tx,
+    cancel::{cancelled, events_of_cancelled},
+    executions::Ended,
+    rows::{Reader, nodes_of, to_json},
+};
 use crate::rollout::{Deadlines, Standing, state_of, wave_of};
 
 /// A rollout of one execution, as it stands.
@@ -202,24 +207,11 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(u64, bool), StoreError> {
-        let mut events = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
-             SELECT execution_id, node_id, status, 'cancelled', ",
-        );
-        events.push_bind(why.to_owned()).push(", ");
-        events.push_bind(now.as_millis());
-        events
-            .push(" FROM action_execution_target WHERE execution_id = ")
-            .push_bind(execution.uuid());
+        let mut events = events_of_cancelled(execution, why, now);
         events.push(HELD).push(" ORDER BY rollout_position");
         events.build().execute(&mut *self.0).await?;
 
-        let mut update =
-            QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET status = 'cancelled', error = ");
-        update.push_bind(why.to_owned());
-        update.push(", updated_ms = ").push_bind(now.as_millis());
-        update.push(", ended_ms = ").push_bind(now.as_millis());
-        update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+        let mut update = cancelled(execution, why, now);
         update.push(HELD);
         let ended = update.build().execute(&mut *self.0).await?.rows_affected();
         let count = Ended {
@@ -258,9 +250,7 @@ impl Tx {
                 .build()
                 .fetch_all(&mut *self.0)
                 .await?;
-        rows.iter()
-            .map(|row| Ok(Reader::new(row, "action_execution_target", "node_id").id("node_id")?))
-            .collect()
+        Ok(nodes_of(&rows)?)
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt::Display, str::FromStr};
 
-use muster_shared::{ids::Digest, time::Timestamp};
+use muster_shared::{
+    ids::{Digest, NodeId},
+    time::Timestamp,
+};
 use sqlx::{Row as _, sqlite::SqliteRow};
 use uuid::Uuid;
 
@@ -21,6 +24,14 @@ pub(super) struct Reader<'r> {
     row: &'r SqliteRow,
     table: &'static str,
     key: &'static str,
+}
+
+/// The nodes that targets are on.
+pub(super) fn nodes_of(targets: &[SqliteRow]) -> Result<Vec<NodeId>, CorruptRow> {
+    targets
+        .iter()
+        .map(|row| Reader::new(row, "action_execution_target", "node_id").id("node_id"))
+        .collect()
 }
 
 impl<'r> Reader<'r> {
