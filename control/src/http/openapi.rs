@@ -2,6 +2,9 @@
 //! route of a kind has in common, its key, its path and the refusals that come with them, is said here once; what is
 //! its own, in `operations`.
 
+mod operation;
+mod polish;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::LazyLock,
@@ -12,217 +15,22 @@ use muster_shared::{
     ids::{ActionName, RowId},
     wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem},
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
-use serde::{Serialize, de::DeserializeOwned};
+use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
+
+pub(super) use operation::Operation;
+use operation::{Answer, Body, Described, JSON, Parameter};
+use polish::{Direction, polish, polished};
 
 use super::{
     problem::{CODES, Code},
     routes::{ROUTES, Route, Who},
 };
 
-type Described = fn(&mut SchemaGenerator) -> Schema;
-
-/// What one route does, for those who call it.
-pub(super) struct Operation {
-    id: &'static str,
-    summary: &'static str,
-    more: Option<&'static str>,
-    parameters: Vec<Parameter>,
-    body: Option<Body>,
-    answers: Vec<Answer>,
-    problems: Vec<(u16, &'static [&'static str])>,
-}
-
-pub(super) struct Parameter {
-    place: &'static str,
-    name: &'static str,
-    about: &'static str,
-    required: bool,
-    schema: Described,
-}
-
-struct Body {
-    schema: Option<Described>,
-    required: bool,
-    media: &'static str,
-    example: Option<Value>,
-}
-
-struct Answer {
-    status: u16,
-    about: &'static str,
-    headers: &'static [(&'static str, &'static str)],
-    content: Option<(&'static str, Described, Option<Value>)>,
-}
-
-impl Operation {
-    pub(super) const fn new(id: &'static str, summary: &'static str) -> Self {
-        Self {
-            id,
-            summary,
-            more: None,
-            parameters: Vec::new(),
-            body: None,
-            answers: Vec::new(),
-            problems: Vec::new(),
-        }
-    }
-
-    pub(super) const fn more(mut self, text: &'static str) -> Self {
-        self.more = Some(text);
-        self
-    }
-
-    pub(super) fn query(mut self, name: &'static str, about: &'static str, schema: Described) -> Self {
-        self.parameters.push(Parameter {
-            place: "query",
-            name,
-            about,
-            required: false,
-            schema,
-        });
-        self
-    }
-
-    /// The parameter that was named last cannot be left out.
-    pub(super) fn required(mut self) -> Self {
-        if let Some(last) = self.parameters.last_mut() {
-            last.required = true;
-        }
-        self
-    }
-
-    pub(super) fn header(mut self, name: &'static str, about: &'static str, schema: Described) -> Self {
-        self.parameters.push(Parameter {
-            place: "header",
-            name,
-            about,
-            required: false,
-            schema,
-        });
-        self
-    }
-
-    /// The JSON that it takes, with an example that is read as it would be.
-    pub(super) fn takes<T: JsonSchema + DeserializeOwned>(mut self, example: Value) -> Self {
-        let _: T = serde_json::from_value(example.clone()).expect("the example of a request is one");
-        self.body = Some(Body {
-            schema: Some(SchemaGenerator::subschema_for::<T>),
-            required: true,
-            media: JSON,
-            example: Some(example),
-        });
-        self
-    }
-
-    /// The body may be left out.
-    pub(super) fn or_nothing(mut self) -> Self {
-        if let Some(body) = &mut self.body {
-            body.required = false;
-        }
-        self
-    }
-
-    pub(super) fn takes_bytes(mut self) -> Self {
-        self.body = Some(Body {
-            schema: None,
-            required: true,
-            media: BYTES,
-            example: None,
-        });
-        self
-    }
-
-    /// The JSON that it answers, with an example that is written as it would be.
-    pub(super) fn answers<T: JsonSchema + DeserializeOwned + Serialize>(
-        self,
-        status: u16,
-        about: &'static str,
-        example: Value,
-    ) -> Self {
-        let example: T = serde_json::from_value(example).expect("the example of an answer is one");
-        let example = serde_json::to_value(example).expect("the types of the wire are JSON");
-        self.answers_with(
-            status,
-            about,
-            Some((JSON, SchemaGenerator::subschema_for::<T>, Some(example))),
-        )
-    }
-
-    pub(super) fn answers_text(self, status: u16, about: &'static str, media: &'static str) -> Self {
-        self.answers_with(
-            status,
-            about,
-            Some((media, SchemaGenerator::subschema_for::<String>, None)),
-        )
-    }
-
-    /// An event stream: `schema` is that of one event.
-    pub(super) fn answers_events(self, about: &'static str, schema: Described) -> Self {
-        self.answers_with(200, about, Some(("text/event-stream", schema, None)))
-    }
-
-    pub(super) fn answers_bytes(self, about: &'static str) -> Self {
-        self.answers_with(200, about, Some((BYTES, anything, None)))
-    }
-
-    pub(super) fn also_answers_bytes(self, status: u16, about: &'static str) -> Self {
-        self.answers_with(status, about, Some((BYTES, anything, None)))
-    }
-
-    pub(super) fn answers_json(self, about: &'static str) -> Self {
-        self.answers_with(
-            200,
-            about,
-            Some((JSON, SchemaGenerator::subschema_for::<Map<String, Value>>, None)),
-        )
-    }
-
-    pub(super) fn answers_nothing(self, about: &'static str) -> Self {
-        self.answers_with(200, about, None)
-    }
-
-    fn answers_with(
-        mut self,
-        status: u16,
-        about: &'static str,
-        content: Option<(&'static str, Described, Option<Value>)>,
-    ) -> Self {
-        self.answers.push(Answer {
-            status,
-            about,
-            headers: &[],
-            content,
-        });
-        self
-    }
-
-    /// A header of the answer that was named last.
-    pub(super) fn with_headers(mut self, headers: &'static [(&'static str, &'static str)]) -> Self {
-        if let Some(last) = self.answers.last_mut() {
-            last.headers = headers;
-        }
-        self
-    }
-
-    /// The codes of its own refusals; those of its key, its path and its body go without saying.
-    pub(super) fn refuses(mut self, status: u16, codes: &'static [&'static str]) -> Self {
-        self.problems.push((status, codes));
-        self
-    }
-}
-
-const JSON: &str = "application/json";
-const BYTES: &str = "application/octet-stream";
 const PROBLEM: &str = "application/problem+json";
 const TITLE: &str = "Muster control";
 /// What examples are called by.
 const EXAMPLE_ID: &str = "01a21f9c-e873-7877-9eb0-994ca0a528fc";
-
-fn anything(_: &mut SchemaGenerator) -> Schema {
-    Schema::default()
-}
 
 /// The document as it is served and committed.
 pub(crate) fn text() -> &'static str {
@@ -569,84 +377,6 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
         by_status.entry(status).or_default().extend(codes);
     }
     by_status
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Written,
-}
-
-fn polished(schema: Schema, direction: Direction) -> Value {
-    let mut value = schema.to_value();
-    polish(&mut value, direction);
-    value
-}
-
-/// What the types do not say in JSON Schema's words: the bounds of integers, and that what is left out when it is
-/// nothing is never `null`.
-fn polish(value: &mut Value, direction: Direction) {
-    match value {
-        Value::Object(schema) => {
-            bound_integers(schema);
-            if let Some(Value::String(text)) = schema.get_mut("description") {
-                *text = text.replace("[`", "`").replace("`]", "`");
-            }
-            if direction == Direction::Written {
-                schema.remove("default");
-                never_null_when_optional(schema);
-            }
-            schema.values_mut().for_each(|inner| polish(inner, direction));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|inner| polish(inner, direction)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-fn bound_integers(schema: &mut Map<String, Value>) {
-    let (min, max) = match schema.get("format").and_then(Value::as_str) {
-        Some("uint16") => (json!(0), json!(u16::MAX)),
-        Some("uint32") => (json!(0), json!(u32::MAX)),
-        Some("uint" | "uint64") => (json!(0), json!(u64::MAX)),
-        Some("int32") => (json!(i32::MIN), json!(i32::MAX)),
-        Some("int64") => (json!(i64::MIN), json!(i64::MAX)),
-        Some(_) | None => return,
-    };
-    schema.entry("minimum").or_insert(min);
-    schema.entry("maximum").or_insert(max);
-}
-
-fn never_null_when_optional(schema: &mut Map<String, Value>) {
-    let required: Vec<String> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|name| name.as_str().map(str::to_owned))
-        .collect();
-    let Some(Value::Object(properties)) = schema.get_mut("properties") else {
-        return;
-    };
-    for (_, property) in properties.iter_mut().filter(|(name, _)| !required.contains(name)) {
-        let Value::Object(property) = property else {
-            continue;
-        };
-        if let Some(Value::Array(types)) = property.get_mut("type") {
-            types.retain(|kind| kind != "null");
-            if let [only] = &types[..] {
-                let only = only.clone();
-                property.insert("type".to_owned(), only);
-            }
-        }
-        if let Some(Value::Array(choices)) = property.get_mut("anyOf") {
-            choices.retain(|choice| choice["type"] != "null");
-            if let [Value::Object(only)] = &choices[..] {
-                let only = only.clone();
-                property.remove("anyOf");
-                property.extend(only);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
