@@ -110,7 +110,8 @@ pub(crate) async fn apply(
     let mut entries = Vec::new();
     if let Some(Offer { declared, .. }) = &offer {
         entries.push(granted("actions.output_presign").with(format!("{declared} bytes")));
-        tx.declare_output(execution, node, *declared).await?;
+        let until = now.plus(control.limits.upload_url_ttl);
+        tx.declare_output(execution, node, *declared, until).await?;
     }
     match effect {
         Effect::Step => {

@@ -53,12 +53,9 @@ pub(crate) async fn cancel(
         return Err(CancelError::NoSuchExecution(execution));
     }
     let mut tx = control.store.begin().await?;
-    let mut targets = tx.target_statuses(execution).await?;
-    if let Some(node) = node {
-        targets.retain(|(target, _)| *target == node);
-        if targets.is_empty() {
-            return Err(CancelError::NoSuchTarget(node));
-        }
+    let targets = tx.target_statuses(execution, node).await?;
+    if let Some(node) = node.filter(|_| targets.is_empty()) {
+        return Err(CancelError::NoSuchTarget(node));
     }
     let grants = requester.grants.in_project(project.domain, project.id);
     let (meant, denied): (Vec<_>, Vec<_>) = targets

@@ -307,19 +307,26 @@ fn check_audit_outlives(retention: &Retention, domain: DomainId) -> Result<(), C
     };
     let rules = retention.domains.get(&domain).unwrap_or(&retention.general);
     let named = rules.actions.keys().chain(retention.general.actions.keys());
-    let of_all = rules.executions.or(retention.general.executions);
-    let shorter_than = named
+    // Executions of which nothing is said are kept for ever.
+    let of_all = rules
+        .executions
+        .or(retention.general.executions)
+        .unwrap_or(Keep::Forever);
+    let outlived = |keep: Keep| match keep {
+        Keep::Forever => true,
+        Keep::For(keep) => keep > audit,
+    };
+    let mut kept = named
         .map(|action| retention.of_action(domain, action))
-        .chain(of_all)
-        .find(|keep| matches!(keep, Keep::For(keep) if *keep > audit));
-    match shorter_than {
-        None => Ok(()),
-        Some(_) => Err(ConfigError::Retention {
+        .chain([of_all]);
+    if kept.any(outlived) {
+        return Err(ConfigError::Retention {
             name: "retention.audit".to_owned(),
             value: format!("{}s", audit.as_secs()),
-            why: "audit rows must be kept at least as long as the executions that they are about".to_owned(),
-        }),
+            why: "audit rows must be kept at least as long as every execution that they may be about; what has no retention is kept for ever".to_owned(),
+        });
     }
+    Ok(())
 }
 
 impl RawLimits {
@@ -445,6 +452,11 @@ mod tests {
             ("[retention]\nexecutions = \"90\"", "retention.executions"),
             ("[retention]\nexecutions = \"soon\"", "retention.executions"),
             ("[retention]\nbatch = 0", "retention.batch"),
+            ("[retention]\naudit = \"30d\"", "retention.audit"),
+            (
+                "[retention]\nexecutions = \"7d\"\naudit = \"30d\"\n[retention.actions]\ndeploy = \"forever\"",
+                "retention.audit",
+            ),
             ("[retention.actions]\nping = \"1m\"", "retention.actions.ping"),
             ("[retention.actions]\n\"../p\" = \"7d\"", "retention.actions"),
             ("[retention.domains.x]\naudit = \"7d\"", "retention.domains"),
@@ -471,14 +483,14 @@ mod tests {
         assert_eq!(unset.of_action(domain, &ping), Keep::Forever);
         assert_eq!(unset.of_audit(domain), Keep::Forever);
         let text = "[retention]\nexecutions = \"90d\"\naudit = \"400d\"\nbatch = 7
-             [retention.actions]\nping = \"7d\"\ndeploy = \"forever\"
+             [retention.actions]\nping = \"7d\"\ndeploy = \"300d\"
              [retention.domains.01900000-0000-7000-8000-000000000001]\nexecutions = \"401d\"\naudit = \"forever\"";
         fs::write(dir.path().join("control.toml"), text).unwrap();
         let set = Config::load(given(dir.path())).unwrap().retention;
         let days = |n: u64| Keep::For(Duration::from_hours(24 * n));
         assert_eq!(set.batch, 7);
         assert_eq!(set.of_action(domain, &ping), days(7));
-        assert_eq!(set.of_action(domain, &"deploy".parse().unwrap()), Keep::Forever);
+        assert_eq!(set.of_action(domain, &"deploy".parse().unwrap()), days(300));
         let own = "01900000-0000-7000-8000-000000000001".parse().unwrap();
         assert_eq!(set.of_action(own, &ping), days(401));
     }

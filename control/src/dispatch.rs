@@ -359,7 +359,7 @@ pub(crate) async fn dispatch(
         // The first step is part of the dispatch: what has to be released at once waits for nobody.
         tx.insert_rollout(id, plan, now.plus(control.limits.rollout_max))
             .await?;
-        let _ = rolling::step(&mut tx, id, now).await?;
+        let _ = rolling::step(&mut tx, id, Timestamp::now()).await?;
     }
     tx.commit().await?;
     control.outbox_wake.notify_one();

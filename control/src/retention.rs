@@ -111,7 +111,7 @@ pub(crate) async fn due(
             });
         }
         if let Keep::For(keep) = retention.of_audit(domain) {
-            let before = now.minus(keep);
+            let before = audit_before(store, domain, keep, now).await?;
             all.push(Due {
                 domain_id: domain,
                 action: None,
@@ -166,7 +166,8 @@ pub(crate) async fn run(control: &Control, retention: &Retention) {
     }
 }
 
-/// One round: everything whose retention is over, while `go_on` says so.
+/// One round: everything whose retention is over, while `go_on` says so. What fails keeps nothing else from its turn, and
+/// fails the round in the end.
 pub(crate) async fn prune(
     store: &Store,
     outputs: &OutputStore,
@@ -175,49 +176,117 @@ pub(crate) async fn prune(
     go_on: impl Fn() -> bool,
 ) -> Result<Pruned, StoreError> {
     let mut pruned = Pruned::default();
+    let mut failed = None;
     let domains = store.all_domains().await?;
     for domain in &domains {
-        for action in store.settled_actions(*domain).await? {
-            let Keep::For(keep) = retention.of_action(*domain, &action) else {
-                continue;
-            };
-            let settled = Settled::new(*domain, &action, keep, now);
-            while go_on() {
-                let (executions, invocations) =
-                    prune_batch(store, outputs.bucket(), &settled, retention.batch, now).await?;
-                if executions == 0 {
-                    break;
-                }
-                pruned.executions += executions;
-                pruned.invocations += invocations;
-                tokio::time::sleep(BATCH_PAUSE).await;
-            }
-        }
+        let done = prune_domain(
+            store,
+            outputs.bucket(),
+            (retention, *domain),
+            now,
+            &go_on,
+            &mut pruned,
+        )
+        .await;
+        note_failure(done, &mut failed);
     }
-    pruned.objects = collect_garbage(store, outputs, now, &go_on).await?;
+    match collect_garbage(store, outputs, now, &go_on).await {
+        Ok(objects) => pruned.objects = objects,
+        Err(err) => note_failure(Err(err), &mut failed),
+    }
     // Evidence goes last.
     for domain in &domains {
         let Keep::For(keep) = retention.of_audit(*domain) else {
             continue;
         };
-        while go_on() {
-            let rows = prune_audit(store, *domain, now.minus(keep), retention.batch, now).await?;
-            pruned.audit_rows += rows;
-            if rows < u64::from(retention.batch) {
-                break;
-            }
-            tokio::time::sleep(BATCH_PAUSE).await;
-        }
+        let done = prune_chain(store, (*domain, keep), retention.batch, now, &go_on, &mut pruned).await;
+        note_failure(done, &mut failed);
     }
     if pruned != Pruned::default() {
         while go_on() && store.give_back_pages().await? {
             tokio::time::sleep(BATCH_PAUSE).await;
         }
     }
-    Ok(pruned)
+    match failed {
+        None => Ok(pruned),
+        Some(err) => Err(err),
+    }
 }
 
-/// An execution goes as a whole: half of one would be false history. So a batch may be larger than its limit by one
+/// The first failure is the answer of the round; each is in the log.
+fn note_failure(done: Result<(), StoreError>, failed: &mut Option<StoreError>) {
+    if let Err(err) = done {
+        log::error!("A part of history could not be pruned: {}", error_chain(&err));
+        failed.get_or_insert(err);
+    }
+}
+
+async fn prune_domain(
+    store: &Store,
+    bucket: &str,
+    (retention, domain): (&Retention, DomainId),
+    now: Timestamp,
+    go_on: &impl Fn() -> bool,
+    pruned: &mut Pruned,
+) -> Result<(), StoreError> {
+    let mut failed = None;
+    for action in store.settled_actions(domain).await? {
+        let Keep::For(keep) = retention.of_action(domain, &action) else {
+            continue;
+        };
+        let settled = Settled::new(domain, &action, keep, now);
+        while go_on() {
+            match prune_batch(store, bucket, &settled, retention.batch, now).await {
+                Ok(None) => break,
+                Ok(Some((executions, invocations))) => {
+                    pruned.executions += executions;
+                    pruned.invocations += invocations;
+                }
+                Err(err) => {
+                    note_failure(Err(err), &mut failed);
+                    break;
+                }
+            }
+            tokio::time::sleep(BATCH_PAUSE).await;
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+async fn prune_chain(
+    store: &Store,
+    (domain, keep): (DomainId, Duration),
+    batch: u32,
+    now: Timestamp,
+    go_on: &impl Fn() -> bool,
+    pruned: &mut Pruned,
+) -> Result<(), StoreError> {
+    let before = audit_before(store, domain, keep, now).await?;
+    while go_on() {
+        let rows = prune_audit(store, domain, before, batch, now).await?;
+        pruned.audit_rows += rows;
+        if rows < u64::from(batch) {
+            break;
+        }
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Up to when audit rows go: none that was written since the oldest execution was dispatched that is still here, or
+/// it would be there without its evidence.
+async fn audit_before(
+    store: &Store,
+    domain: DomainId,
+    keep: Duration,
+    now: Timestamp,
+) -> Result<Timestamp, StoreError> {
+    let over = now.minus(keep);
+    let oldest = store.oldest_execution(domain).await?;
+    Ok(oldest.map_or(over, |oldest| over.min(oldest.minus(Duration::from_millis(1)))))
+}
+
+/// One batch; `None` when nothing is left. An execution goes as a whole: half of one would be false history. So a batch may be larger than its limit by one
 /// execution.
 async fn prune_batch(
     store: &Store,
@@ -225,24 +294,24 @@ async fn prune_batch(
     settled: &Settled<'_>,
     batch: u32,
     now: Timestamp,
-) -> Result<(u64, u64), StoreError> {
-    let mut room = u64::from(batch);
-    let due: Vec<_> = store
-        .settled(settled, batch)
-        .await?
-        .into_iter()
-        .take_while(|(_, targets)| {
-            let taken = room > 0;
-            room = room.saturating_sub(*targets);
-            taken
-        })
-        .map(|(id, _)| id)
-        .collect();
+) -> Result<Option<(u64, u64)>, StoreError> {
+    let (mut room, mut due) = (u64::from(batch), Vec::new());
+    for id in store.settled(settled).await? {
+        if room == 0 {
+            break;
+        }
+        room -= store.count_targets(id, room).await?;
+        due.push(id);
+    }
     if due.is_empty() {
-        return Ok((0, 0));
+        return Ok(None);
     }
     let mut tx = store.begin().await?;
     let (executions, invocations) = tx.prune_executions(&due, bucket, now).await?;
+    if executions == 0 {
+        // Somebody else prunes as well, and was here first.
+        return Ok(Some((0, 0)));
+    }
     let entry = Entry::granted(
         audit::SYSTEM,
         "retention.executions",
@@ -254,7 +323,7 @@ async fn prune_batch(
     ));
     tx.append_audit(settled.domain, &[entry], now).await?;
     tx.commit().await?;
-    Ok((executions, invocations))
+    Ok(Some((executions, invocations)))
 }
 
 /// The oldest rows of one chain. The commit that removes them appends a row that says where the chain begins from now on.

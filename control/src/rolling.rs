@@ -88,9 +88,7 @@ async fn round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
         let stepped = match rolling {
             Ok(rolling) => match decide(&rolling.standing, now) {
                 Decision::Done | Decision::Wait => continue,
-                Decision::Release { .. } | Decision::Stop(_) => {
-                    take_step(control, rolling.execution, now).await
-                }
+                Decision::Release { .. } | Decision::Stop(_) => take_step(control, rolling.execution).await,
             },
             Err(err) => Err(err.into()),
         };
@@ -101,9 +99,10 @@ async fn round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn take_step(control: &Control, execution: ExecutionId, now: Timestamp) -> Result<(), StoreError> {
+async fn take_step(control: &Control, execution: ExecutionId) -> Result<(), StoreError> {
     let mut tx = control.store.begin().await?;
-    let stepped = step(&mut tx, execution, now).await?;
+    // What is released has its whole time from now, however long the turn at writing was waited for.
+    let stepped = step(&mut tx, execution, Timestamp::now()).await?;
     tx.commit().await?;
     stepped.tell(control, execution);
     Ok(())
@@ -167,12 +166,12 @@ pub(crate) async fn obey(
     project: &Project,
     requester: &Requester,
     (execution, word): (ExecutionId, Word),
-    now: Timestamp,
 ) -> Result<Execution, PauseError> {
     if control.store.header(project.id, execution).await?.is_none() {
         return Err(PauseError::NoSuchExecution(execution));
     }
     let mut tx = control.store.begin().await?;
+    let now = Timestamp::now();
     let rolling = tx
         .rolling(execution)
         .await?

@@ -40,7 +40,9 @@ async fn prune(world: &World) -> Value {
 fn age(world: &World) {
     world.alter(&format!(
         "UPDATE action_execution SET updated_ms = updated_ms - {TWO_HOURS_MS}, expires_ms = expires_ms - {TWO_HOURS_MS}
-         WHERE terminal_status IS NOT NULL"
+         WHERE terminal_status IS NOT NULL;
+         UPDATE action_execution_target SET upload_until_ms = upload_until_ms - {TWO_HOURS_MS}
+         WHERE ended_ms IS NOT NULL"
     ));
 }
 
@@ -275,7 +277,7 @@ async fn age_audit(world: &World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_trail_says_where_it_begins_and_is_verified_from_there() {
-    let toml = format!("{LIMITS}[retention]\naudit = \"1h\"\n");
+    let toml = format!("{LIMITS}[retention]\nexecutions = \"1h\"\naudit = \"1h\"\n");
     let world = World::with_config(Some(&toml)).await;
     for _ in 0..3 {
         let _ = world.bootstrap_token("n=x").await;

@@ -5,10 +5,7 @@ use axum::{
     body::Body,
     extract::{Path, State},
 };
-use muster_shared::{
-    time::Timestamp,
-    wire::{Execution, PauseRequest},
-};
+use muster_shared::wire::{Execution, PauseRequest};
 
 use super::{
     auth::InProject,
@@ -50,14 +47,7 @@ async fn obey(
     let execution = parse_execution(execution)?;
     let PauseRequest {} = read_json_or_default(body, OPERATOR_BODY_BYTES_MAX).await?;
     let InProject { operator, project } = caller;
-    let obeyed = rolling::obey(
-        control,
-        &project,
-        &operator.requester,
-        (execution, word),
-        Timestamp::now(),
-    )
-    .await;
+    let obeyed = rolling::obey(control, &project, &operator.requester, (execution, word)).await;
     match obeyed {
         Ok(execution) => Ok(Json(execution)),
         Err(err) => {

@@ -166,16 +166,14 @@ impl S3Store {
             .await
             .map_err(|err| io::Error::other(err.without_url()))?;
         match answer.status().as_u16() {
-            200 | 206 => Ok(answer),
+            200 | 204 | 206 => Ok(answer),
             404 => Err(OutputError::NotFound(key.to_owned())),
             status => Err(OutputError::Refused(format!(
                 "{method} {key} was answered {status}"
             ))),
         }
     }
-}
 
-impl S3Store {
     pub(super) async fn delete(&self, key: &str) -> Result<(), OutputError> {
         let request = self
             .client
@@ -185,16 +183,9 @@ impl S3Store {
             .presigned(expiring(READ_URL_TTL)?)
             .await
             .map_err(|err| OutputError::Refused(crate::error_chain(&err)))?;
-        let mut delete = self.http.delete(request.uri());
-        for (name, value) in signed_headers(&request) {
-            delete = delete.header(name, value);
-        }
-        let answer = delete.send().await.map_err(io::Error::other)?;
-        match answer.status().as_u16() {
-            200 | 204 | 404 => Ok(()),
-            status => Err(OutputError::Refused(format!(
-                "DELETE {key} was answered {status}"
-            ))),
+        match self.ask(reqwest::Method::DELETE, key, &request).await {
+            Ok(_) | Err(OutputError::NotFound(_)) => Ok(()),
+            Err(err) => Err(err),
         }
     }
 }

@@ -14,17 +14,21 @@ use super::{
 };
 
 impl Tx {
-    /// Every target of an execution with where it rests.
+    /// Every target of an execution, or the one on `node`, with where it rests.
     pub(crate) async fn target_statuses(
         &mut self,
         execution: ExecutionId,
+        node: Option<NodeId>,
     ) -> Result<Vec<(NodeId, Status)>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT execution_id, node_id, status FROM action_execution_target WHERE execution_id = $1 ORDER BY node_id",
-        )
-        .bind(execution.uuid())
-        .fetch_all(&mut *self.0)
-        .await?;
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT execution_id, node_id, status FROM action_execution_target WHERE execution_id = ",
+        );
+        query.push_bind(execution.uuid());
+        if let Some(node) = node {
+            query.push(" AND node_id = ").push_bind(node.uuid());
+        }
+        query.push(" ORDER BY node_id");
+        let rows = query.build().fetch_all(&mut *self.0).await?;
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "action_execution_target", "execution_id");

@@ -366,20 +366,22 @@ impl Tx {
         Ok(())
     }
 
-    /// Notes the size a node declares for the output of an invocation.
+    /// Notes the size a node declares for the output of an invocation, and until when the URL is good that it is given for it.
     pub(crate) async fn declare_output(
         &mut self,
         execution: ExecutionId,
         node: NodeId,
         bytes: u64,
+        until: Timestamp,
     ) -> Result<(), StoreError> {
         sqlx::query(
-            "UPDATE action_execution_target SET output_bytes = $3
+            "UPDATE action_execution_target SET output_bytes = $3, upload_until_ms = $4
              WHERE execution_id = $1 AND node_id = $2 AND output_ref IS NULL",
         )
         .bind(execution.uuid())
         .bind(node.uuid())
         .bind(to_i64(bytes))
+        .bind(until.as_millis())
         .execute(&mut *self.0)
         .await?;
         Ok(())
@@ -459,9 +461,12 @@ impl Tx {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE action_execution SET due_ms =
-                 (SELECT min(CASE WHEN t.status = 'pending' THEN t.deliver_by_ms ELSE t.expires_ms + $2 END)
-                  FROM action_execution_target t
-                  WHERE t.execution_id = action_execution.id AND t.ended_ms IS NULL AND t.released_ms IS NOT NULL)
+                 (SELECT min(due.at_ms) FROM (
+                      SELECT min(deliver_by_ms) AS at_ms FROM action_execution_target
+                      WHERE execution_id = $1 AND status = 'pending' AND released_ms IS NOT NULL
+                      UNION ALL
+                      SELECT min(expires_ms) + $2 FROM action_execution_target
+                      WHERE execution_id = $1 AND status IN ('ack', 'started')) AS due)
              WHERE id = $1",
         )
         .bind(execution.uuid())
@@ -541,7 +546,9 @@ pub(crate) enum Deadline {
 /// What has passed its deadline; what is held has none.
 fn push_passed(query: &mut QueryBuilder<Sqlite>, deadline: Deadline, by: Timestamp) {
     match deadline {
-        Deadline::Delivery => query.push(" AND status = 'pending' AND deliver_by_ms <= "),
+        Deadline::Delivery => {
+            query.push(" AND status = 'pending' AND released_ms IS NOT NULL AND deliver_by_ms <= ")
+        }
         Deadline::Run => query.push(" AND status IN ('ack', 'started') AND expires_ms <= "),
     };
     query.push_bind(by.as_millis());
@@ -754,7 +761,9 @@ pub(super) fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTa
         ended_at: row.at_opt("ended_ms")?,
         output_bytes,
         output_total_bytes,
-        output_truncated: output_total_bytes > output_bytes,
+        output_truncated: output_total_bytes
+            .zip(output_bytes)
+            .is_some_and(|(all, kept)| all > kept),
         output_error: row.get("output_error")?,
         cancel_requested_at: row.at_opt("cancel_requested_ms")?,
         held: released_at.is_none() && !status.is_terminal(),

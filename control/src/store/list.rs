@@ -74,17 +74,9 @@ impl Store {
         detail: Detail,
     ) -> Result<Option<Execution>, StoreError> {
         let mut snapshot = self.read.begin().await?;
-        let row = QueryBuilder::<Sqlite>::new("SELECT ")
-            .push(HEADER_COLUMNS)
-            .push(" FROM action_execution e WHERE e.project_id = ")
-            .push_bind(project.uuid())
-            .push(" AND e.id = ")
-            .push_bind(id.uuid())
-            .build()
-            .fetch_optional(&mut *snapshot)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let header = ExecutionHeader::read(&row)?;
+        let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
+            return Ok(None);
+        };
         let counts = target_counts(&mut snapshot, &[id]).await?.remove(&id);
         let targets = targets_after(&mut snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
         let rollout = Self::rollouts_from(&mut snapshot, [id]).await?.remove(&id);

@@ -6,7 +6,7 @@ use muster_shared::{
     audit::Anchor,
     ids::{ActionName, DomainId, ExecutionId, NodeId},
     time::Timestamp,
-    wire::{INLINE_OUTPUT_BYTES_MAX, OutputRef, output_key},
+    wire::{OutputRef, output_key},
 };
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 
@@ -14,6 +14,9 @@ use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
 
 /// How many executions are looked at for one batch.
 const CANDIDATES_MAX: i64 = 500;
+/// How long an upload may take that began while its URL was good. Only then is its object removed: what is put there
+/// later, nobody would know of.
+const UPLOAD_TAKES_MAX: Duration = Duration::from_secs(60 * 60);
 /// How many pages the file gives back at a time.
 const PAGES_PER_STEP: u32 = 1000;
 
@@ -77,17 +80,9 @@ impl Store {
         }
     }
 
-    /// Some of them, the longest ago first, each with how many targets it has; past `targets_max` nobody counts on.
-    pub(crate) async fn settled(
-        &self,
-        settled: &Settled<'_>,
-        targets_max: u32,
-    ) -> Result<Vec<(ExecutionId, u64)>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT e.id, (SELECT count(*) FROM (SELECT 1 FROM action_execution_target t
-                                                 WHERE t.execution_id = e.id LIMIT ",
-        );
-        query.push_bind(i64::from(targets_max)).push(") some) AS targets");
+    /// Some of them, the longest ago first.
+    pub(crate) async fn settled(&self, settled: &Settled<'_>) -> Result<Vec<ExecutionId>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT e.id");
         settled.push_onto(&mut query);
         query
             .push(" ORDER BY e.updated_ms LIMIT ")
@@ -95,11 +90,33 @@ impl Store {
         let rows = query.build().fetch_all(&self.read).await?;
         Ok(rows
             .iter()
-            .map(|row| {
-                let row = Reader::new(row, "action_execution", "id");
-                Ok((row.id("id")?, row.number("targets")?))
-            })
+            .map(|row| Reader::new(row, "action_execution", "id").id("id"))
             .collect::<Result<_, CorruptRow>>()?)
+    }
+
+    /// How many targets an execution has; past `max` nobody counts on.
+    pub(crate) async fn count_targets(&self, execution: ExecutionId, max: u64) -> Result<u64, StoreError> {
+        let count: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM (SELECT 1 FROM action_execution_target WHERE execution_id = $1 LIMIT $2) AS some",
+        )
+        .bind(execution.uuid())
+        .bind(i64::try_from(max).unwrap_or(i64::MAX))
+        .fetch_one(&self.read)
+        .await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// When the oldest execution of a domain was dispatched that is still here.
+    pub(crate) async fn oldest_execution(&self, domain: DomainId) -> Result<Option<Timestamp>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, created_ms FROM action_execution WHERE domain_id = $1 ORDER BY id LIMIT 1",
+        )
+        .bind(domain.uuid())
+        .fetch_optional(&self.read)
+        .await?;
+        Ok(row
+            .map(|row| Reader::new(&row, "action_execution", "id").at("created_ms"))
+            .transpose()?)
     }
 
     /// How many of them there are, and with how many invocations.
@@ -185,8 +202,14 @@ impl Tx {
         bucket: &str,
         now: Timestamp,
     ) -> Result<(u64, u64), StoreError> {
+        let mut count = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM action_execution_target WHERE ");
+        push_ids(&mut count, "execution_id", executions);
+        let invocations: i64 = count.build_query_scalar().fetch_one(&mut *self.0).await?;
+        // Whoever was given a URL may have uploaded, whatever was reported since. Inline output is not read for that.
         let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT execution_id, node_id, output_ref, output_bytes FROM action_execution_target WHERE ",
+            "SELECT execution_id, node_id, upload_until_ms,
+                    CASE WHEN length(output_ref) <= 2048 THEN output_ref END AS output_ref
+             FROM action_execution_target WHERE upload_until_ms IS NOT NULL AND ",
         );
         push_ids(&mut query, "execution_id", executions);
         let rows = query.build().fetch_all(&mut *self.0).await?;
@@ -194,25 +217,20 @@ impl Tx {
         for row in &rows {
             let row = Reader::new(row, "action_execution_target", "execution_id");
             let (execution, node): (ExecutionId, NodeId) = (row.id("execution_id")?, row.id("node_id")?);
-            let key = output_key(execution, node);
-            match row.json_opt("output_ref")? {
-                Some(OutputRef::ObjectStore { bucket, .. }) => garbage.push((key, bucket)),
-                // Whoever was given a URL may have uploaded, and then never reported it.
-                Some(OutputRef::Inline { .. }) | None => {
-                    let announced: Option<i64> = row.get("output_bytes")?;
-                    if announced.is_some_and(|n| n > INLINE_OUTPUT_BYTES_MAX as i64) {
-                        garbage.push((key, bucket.to_owned()));
-                    }
-                }
-            }
+            let bucket = match row.json_opt("output_ref")? {
+                Some(OutputRef::ObjectStore { bucket, .. }) => bucket,
+                Some(OutputRef::Inline { .. }) | None => bucket.to_owned(),
+            };
+            let last_upload = row.at("upload_until_ms")?.plus(UPLOAD_TAKES_MAX);
+            garbage.push((output_key(execution, node), bucket, now.max(last_upload)));
         }
         for chunk in garbage.chunks(ROWS_PER_INSERT) {
             QueryBuilder::<Sqlite>::new("INSERT INTO output_garbage (object_key, bucket, since_ms) ")
-                .push_values(chunk, |mut columns, (key, bucket)| {
+                .push_values(chunk, |mut columns, (key, bucket, since)| {
                     columns
                         .push_bind(key.clone())
                         .push_bind(bucket.clone())
-                        .push_bind(now.as_millis());
+                        .push_bind(since.as_millis());
                 })
                 .push(" ON CONFLICT (bucket, object_key) DO NOTHING")
                 .build()
@@ -224,7 +242,7 @@ impl Tx {
         );
         push_ids(&mut delete, "id", executions);
         let gone = delete.build().execute(&mut *self.0).await?;
-        Ok((gone.rows_affected(), rows.len() as u64))
+        Ok((gone.rows_affected(), u64::try_from(invocations).unwrap_or(0)))
     }
 
     /// Removes rows from the beginning of a chain that were written by then, and keeps the last of them as the anchor of

@@ -279,6 +279,11 @@ impl Store {
         connection: &mut SqliteConnection,
         executions: impl IntoIterator<Item = ExecutionId>,
     ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
+        let mut executions = executions.into_iter().peekable();
+        // Of none there is nothing to read; to ask all the same would walk along every rollout there is.
+        if executions.peek().is_none() {
+            return Ok(HashMap::new());
+        }
         let mut query = QueryBuilder::<Sqlite>::new(ROLLING);
         query.push("r.execution_id IN (");
         let mut list = query.separated(", ");

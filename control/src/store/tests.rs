@@ -355,7 +355,7 @@ async fn every_read_of_history_is_answered_by_an_index() {
     answered_by(store, "action_execution_live_by_due_idx").await;
     let ping: ActionName = "ping".parse().unwrap();
     let settled = Settled::new(fixture.project.domain, &ping, Duration::from_secs(1), now);
-    let _ = store.settled(&settled, 10).await.unwrap();
+    let _ = store.settled(&settled).await.unwrap();
     answered_by(store, "action_execution_settled_idx").await;
     let _ = store.count_settled(&settled).await.unwrap();
     answered_by(store, "action_execution_settled_idx").await;
@@ -603,7 +603,9 @@ async fn an_output_store_that_refuses_is_asked_again() {
     let nodes = fixture.nodes(1).await;
     let id = fixture.dispatch().await;
     let mut tx = fixture.store().begin().await.unwrap();
-    tx.declare_output(id, nodes[0], 20_000).await.unwrap();
+    tx.declare_output(id, nodes[0], 20_000, Timestamp::now())
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     fixture.settle(id, &nodes).await;
     // A file where the folder of the execution should be cannot be removed as one.
@@ -633,6 +635,60 @@ async fn an_output_store_that_refuses_is_asked_again() {
 }
 
 #[tokio::test]
+async fn no_execution_outlives_its_evidence() {
+    let fixture = fixture().await;
+    let _ = fixture.nodes(1).await;
+    let _ = fixture.dispatch().await;
+    let (store, domain) = (fixture.store(), fixture.project.domain);
+    let (end, _) = audit::verify(store, domain).await.unwrap();
+    let (later, hour) = (Timestamp::now().plus(2 * HOUR), Keep::For(HOUR));
+    let pruned = retention::prune(store, &fixture.control.outputs, &keep(hour, hour), later, || true)
+        .await
+        .unwrap();
+    assert_eq!(
+        (pruned.executions, pruned.audit_rows),
+        (0, end.seq - 1),
+        "it lives, and the row of its dispatch stays"
+    );
+}
+
+#[tokio::test]
+async fn two_who_prune_say_what_went_once() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(1).await;
+    let id = fixture.dispatch().await;
+    fixture.settle(id, &nodes).await;
+    let (store, now) = (fixture.store(), Timestamp::now());
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(tx.prune_executions(&[id], "local", now).await.unwrap(), (1, 1));
+    tx.commit().await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(tx.prune_executions(&[id], "local", now).await.unwrap().0, 0);
+}
+
+#[tokio::test]
+async fn an_object_stays_garbage_while_it_may_be_uploaded_still() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(1).await;
+    let id = fixture.dispatch().await;
+    let later = Timestamp::now().plus(2 * HOUR);
+    let mut tx = fixture.store().begin().await.unwrap();
+    tx.declare_output(id, nodes[0], 20_000, later).await.unwrap();
+    tx.commit().await.unwrap();
+    fixture.settle(id, &nodes).await;
+    let retention = keep(Keep::For(HOUR), Keep::Forever);
+    let prune = async |at| {
+        retention::prune(fixture.store(), &fixture.control.outputs, &retention, at, || true)
+            .await
+            .unwrap()
+    };
+    let pruned = prune(later).await;
+    assert_eq!((pruned.executions, pruned.objects), (1, 0));
+    assert_eq!(prune(later.plus(2 * HOUR)).await.objects, 1);
+    assert_eq!(fixture.count("output_garbage").await, 0);
+}
+
+#[tokio::test]
 async fn an_audit_chain_that_was_pruned_holds_and_says_so() {
     let fixture = fixture().await;
     let _ = fixture.nodes(1).await;
@@ -644,6 +700,7 @@ async fn an_audit_chain_that_was_pruned_holds_and_says_so() {
     assert!(none.is_none() && before.seq == 5, "{before}");
     let later = Timestamp::now().plus(2 * HOUR);
     let retention = keep(Keep::Forever, Keep::For(HOUR));
+    fixture.sql("DELETE FROM action_execution".into()).await;
     let pruned = retention::prune(store, &fixture.control.outputs, &retention, later, || true)
         .await
         .unwrap();
