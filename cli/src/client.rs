@@ -404,6 +404,9 @@ fn refusal(status: StatusCode, path: &str, body: &[u8], retry_after: Option<Dura
         Err(_) if matches!(status.as_u16(), 502..=504) => {
             Failure::Unreachable(format!("HTTP {status} for {path}"))
         }
+        Err(_) if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Failure::Unexpected(format!(
+            "HTTP {status} for {path}: the request's head is too large; if you signed in, have the issuer put fewer groups into the token"
+        )),
         Err(_) => Failure::Unexpected(format!(
             "HTTP {status} for {path}; does control answer at this address?"
         )),

@@ -88,6 +88,10 @@ pub(crate) async fn run(session: &Session, command: ContextCommand) -> Result<Ex
 fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<(), Failure> {
     if let Some(server) = &flags.server {
         parse_server(server).map_err(|why| Failure::Usage(format!("{server:?} from --server {why}")))?;
+        if context.server.as_ref() != Some(server) {
+            // A login goes to the control that it was made for.
+            context.login = None;
+        }
         context.server = Some(server.clone());
     }
     if let Some(file) = &flags.ca_file {

@@ -63,10 +63,17 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A control as a login and its context name it.
+pub(crate) fn server_name(server: &reqwest::Url) -> String {
+    server.as_str().trim_end_matches('/').to_owned()
+}
+
 /// A person's sign-in at an issuer, and what renewing it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Login {
+    /// The control that it was made for, and to which alone it is sent.
+    pub(crate) server: String,
     pub(crate) issuer: String,
     pub(crate) client_id: String,
     pub(crate) audience: String,

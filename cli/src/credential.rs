@@ -17,6 +17,7 @@ use crate::{
     failure::Failure,
     issuer::Issuer,
     settings::Settings,
+    text,
 };
 
 /// A token that ends so soon might not survive its request.
@@ -25,7 +26,7 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30);
 pub(crate) enum Credential {
     Nobody,
     Token(HeaderValue),
-    Login(SignedIn),
+    Login(Box<SignedIn>),
 }
 
 pub(crate) struct SignedIn {
@@ -37,11 +38,17 @@ pub(crate) struct SignedIn {
 impl Credential {
     pub(crate) fn of(settings: &Settings) -> Result<Self, Failure> {
         match settings.login() {
-            Some((context, login)) => Ok(Self::Login(SignedIn {
+            Some((context, login)) if login.server != contexts_file::server_name(&settings.server()?) => {
+                Err(Failure::NotSignedIn(format!(
+                    "the login of context {context:?} is for {}, and goes nowhere else; choose another context, or give a token",
+                    text::line(&login.server)
+                )))
+            }
+            Some((context, login)) => Ok(Self::Login(Box::new(SignedIn {
                 context: context.to_owned(),
                 path: contexts_file::path()?,
                 login: Mutex::new(login.clone()),
-            })),
+            }))),
             None => Self::token(&settings.token()?),
         }
     }
@@ -105,6 +112,10 @@ impl SignedIn {
         let context = contexts.contexts.get_mut(&self.context);
         let kept = context.and_then(|context| context.login.as_mut());
         let kept = kept.ok_or_else(|| self.ended())?;
+        // The context may have been given to another control meanwhile.
+        if kept.server != self.login.lock().unwrap_or_else(PoisonError::into_inner).server {
+            return Err(self.ended());
+        }
         let now = Timestamp::now();
         if !is_due(kept, now) {
             return Ok(kept.clone());

@@ -189,7 +189,7 @@ async fn with_headers(
             };
             screen.bytes(ending)?;
         } else {
-            screen.say(&format!("{}: no output is kept", text::line(&name(target))));
+            screen.say(&format!("{}: no such output is kept", text::line(&name(target))));
         }
     }
     Ok(Exit::Success)
@@ -231,7 +231,7 @@ async fn to_files(
         if kept(source.save(target, &path).await)? {
             screen.print(&path.display().to_string())?;
         } else {
-            screen.say(&format!("{}: no output is kept", text::line(&name(target))));
+            screen.say(&format!("{}: no such output is kept", text::line(&name(target))));
         }
     }
     Ok(Exit::Success)
@@ -262,11 +262,11 @@ fn file_names(targets: &[&ExecutionTarget]) -> Vec<String> {
         .collect()
 }
 
-/// Whether there was an output; that there is none is an answer, not a failure.
+/// Whether there was an output, and such a part of it; that there is none is an answer, not a failure.
 fn kept(read: Result<(), Failure>) -> Result<bool, Failure> {
     match read {
         Ok(()) => Ok(true),
-        Err(err) if err.is_code("output_not_found") => Ok(false),
+        Err(err) if err.is_code("output_not_found") || err.is_code("range_not_satisfiable") => Ok(false),
         Err(err) => Err(err),
     }
 }

@@ -6,7 +6,7 @@ use muster_shared::{
     wire::{Execution, PauseRequest, Rollout, RolloutPlan, RolloutState},
 };
 
-use crate::{client::Route, execution_show, exit::Exit, failure::Failure, session::Session, text};
+use crate::{client::Route, execution, execution_show, exit::Exit, failure::Failure, session::Session, text};
 
 #[derive(Args, Debug)]
 pub(crate) struct RolloutArgs {
@@ -26,7 +26,9 @@ async fn say(session: &Session, args: &RolloutArgs, word: &str) -> Result<Exit, 
     let screen = &session.screen;
     let (client, project) = session.control()?;
     let route = Route::project(project, ["executions", &args.id.to_string(), word]);
-    let execution: Execution = client.post(&route, &PauseRequest {}).await?;
+    let _: Execution = client.post(&route, &PauseRequest {}).await?;
+    // The answer has no more than the first targets.
+    let execution = execution::read(&client, project, args.id).await?;
     if let Some(rollout) = &execution.rollout {
         screen.say(&words(rollout));
     }

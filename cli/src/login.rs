@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     client::{Client, Route},
-    contexts_file::{Context, Contexts, Login},
+    contexts_file::{Context, Contexts, Login, server_name},
     exit::Exit,
     failure::Failure,
     issuer::{Device, Issuer, Tokens},
@@ -42,6 +42,9 @@ pub(crate) async fn login(session: &Session, args: LoginArgs) -> Result<Exit, Fa
     contexts.contexts.entry(name.clone()).or_default();
     contexts.current.get_or_insert_with(|| name.clone());
     let settings = Settings::resolve(&session.flags, &|name| std::env::var(name).ok(), &contexts)?;
+    if session.flags.context.is_none() {
+        refuse_to_replace(&name, &settings, contexts.contexts.get(&name))?;
+    }
     let anybody = Client::new(&settings, false)?;
     let config: AuthConfig = anybody.get(&Route::new(["v1", "auth", "config"])).await?;
     let Some(OidcConfig {
@@ -82,7 +85,12 @@ pub(crate) async fn login(session: &Session, args: LoginArgs) -> Result<Exit, Fa
     let me: WhoAmI = Client::with_token(&settings, &tokens.access_token)?
         .get(&whoami_route())
         .await?;
-    let login = new_login(oidc, client_id, ca_file, tokens);
+    let login = new_login(
+        server_name(&settings.server()?),
+        (oidc, client_id),
+        ca_file,
+        tokens,
+    );
     keep(session, &name, &settings, login).await?;
     for variable in ["MUSTER_TOKEN", "MUSTER_TOKEN_FILE"] {
         if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
@@ -105,6 +113,23 @@ fn chosen(session: &Session, contexts: &Contexts) -> Option<String> {
     flag.or(set).or_else(|| contexts.current.clone())
 }
 
+/// A context that nobody named keeps its control and its token: that token was shown once, and never again.
+fn refuse_to_replace(name: &str, settings: &Settings, kept: Option<&Context>) -> Result<(), Failure> {
+    let Some(kept) = kept else { return Ok(()) };
+    let server = server_name(&settings.server()?);
+    let other = kept.server.as_deref().map(|kept| kept.trim_end_matches('/'));
+    let why = if other.is_some_and(|other| other != server) {
+        format!("is for {}", text::line(other.unwrap_or_default()))
+    } else if kept.token.is_some() {
+        "keeps a token, which a login would replace".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Usage(format!(
+        "context {name:?} {why}; name the context in which the login is to be kept:\n  muster login --context NAME"
+    )))
+}
+
 fn invitation(device: &Device) -> String {
     let mut words = format!(
         "To sign in, open\n  {}\nand enter the code\n  {}",
@@ -117,9 +142,15 @@ fn invitation(device: &Device) -> String {
     words
 }
 
-fn new_login(oidc: &OidcConfig, client_id: &str, ca_file: Option<PathBuf>, tokens: Tokens) -> Login {
+fn new_login(
+    server: String,
+    (oidc, client_id): (&OidcConfig, &str),
+    ca_file: Option<PathBuf>,
+    tokens: Tokens,
+) -> Login {
     let expires_at = tokens.expire_at(Timestamp::now());
     Login {
+        server,
         issuer: oidc.issuer.clone(),
         client_id: client_id.to_owned(),
         audience: oidc.audience.clone(),
@@ -137,7 +168,7 @@ async fn keep(session: &Session, name: &str, settings: &Settings, login: Login) 
     let _lock = Contexts::lock(&path).await?;
     let mut contexts = Contexts::load(&path)?;
     let context = contexts.contexts.entry(name.to_owned()).or_default();
-    context.server = Some(settings.server()?.as_str().trim_end_matches('/').to_owned());
+    context.server = Some(server_name(&settings.server()?));
     if let Ok(file) = settings.ca_file() {
         let file = std::path::absolute(file).map_err(Failure::local("the path of the CA file"))?;
         context.ca_file = Some(file);

@@ -357,17 +357,24 @@ async fn an_operator_grants_lists_and_takes_away_by_the_command_line() {
 
 // ---- every door
 
-/// Every operation of the document that control serves: method, path and whose key it asks for.
-async fn operations(world: &World) -> Vec<(Method, String, String)> {
+/// Every operation of the document that control serves: method, path, whose key it asks for, and the names of its query.
+async fn operations(world: &World) -> Vec<(Method, String, String, Vec<String>)> {
     let document: Value = world.operator.get("/v1/openapi.json").await.expect(200).json();
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().expect("it has paths") {
         for (method, operation) in methods.as_object().expect("a path has methods") {
             let keys = operation["security"].as_array().expect("it says whose key");
             let who = keys.iter().filter_map(|key| key.as_object()?.keys().next());
+            let parameters = operation["parameters"].as_array();
+            let query: Vec<String> = parameters
+                .into_iter()
+                .flatten()
+                .filter(|parameter| parameter["in"] == "query")
+                .map(|parameter| parameter["name"].as_str().expect("it has a name").to_owned())
+                .collect();
             all.extend(who.map(|who| {
                 let method = method.to_uppercase().parse().expect("it is a method");
-                (method, path.clone(), who.clone())
+                (method, path.clone(), who.clone(), query.clone())
             }));
         }
     }
@@ -487,7 +494,7 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
         "/v1/auth/whoami",
     ];
     let mut asked = 0;
-    for (method, path, who) in operations(&world).await {
+    for (method, path, who, query) in operations(&world).await {
         if who != "operator" {
             continue;
         }
@@ -508,7 +515,10 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
             !filled.contains('{'),
             "{path}: a part that this story does not know"
         );
-        let url = format!("{}{filled}?project_id={}", operator.server, operator.project);
+        let mut url = format!("{}{filled}", operator.server);
+        if query.iter().any(|name| name == "project_id") {
+            url.push_str(&format!("?project_id={}", operator.project));
+        }
         for (name, token, statuses) in &callers {
             let any = anybody.contains(&&*path) && statuses != &[401];
             let enough = *name == "insufficient" && act_is_enough(&method, &path);
@@ -535,6 +545,17 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
             );
             asked += 1;
         }
+        // With the right key a wish that nobody knows is refused, before anything else is looked at.
+        let before = state(&world);
+        let odd = format!("{}{filled}?surely_unknown=1", operator.server);
+        let call = http.request(method.clone(), &odd).bearer_auth(&operator.token);
+        let answer = Answer::to(call.body("{not JSON")).await;
+        let problem = answer.refused(400, "invalid_query");
+        assert!(
+            format!("{problem:?}").contains("surely_unknown"),
+            "{method} {path}"
+        );
+        assert_eq!(state(&world), before, "{method} {path} changed something");
     }
     assert!(asked > 150, "the document is read: {asked}");
 }
@@ -551,7 +572,7 @@ async fn every_node_route_is_shut_to_whoever_has_not_the_nodes_own_key() {
     world.leave_open();
     let http = client_with_ca(&world.operator.ca_file);
     let mut asked = 0;
-    for (method, path, who) in operations(&world).await {
+    for (method, path, who, _) in operations(&world).await {
         if who != "node" {
             continue;
         }

@@ -679,6 +679,10 @@ async fn an_upload_needs_its_signed_url_and_its_declared_size() {
             answer.text()
         );
     }
+    // Whoever has no good URL is not told which invocations there are.
+    let nobody = url.replacen(&request.execution_id.to_string(), &node.id.to_string(), 1);
+    let answer = put(&world, &nobody, content.clone()).await;
+    let _ = answer.refused(403, "upload_url_invalid");
     for wrong_size in [UPLOAD_BYTES + 1, UPLOAD_BYTES - 1] {
         let answer = put(&world, &url, vec![b'o'; wrong_size]).await;
         assert!(

@@ -303,6 +303,14 @@ async fn a_person_signs_in_works_and_signs_out() {
         assert!(!said.stderr.contains(secret) && !said.stdout.contains(secret));
     }
 
+    // A login is sent to its own control alone, and takes nobody else's place unasked.
+    let elsewhere = ["--server", "https://127.0.0.1:1", "nodes"];
+    let said = said_by(muster_signed_out(operator, &elsewhere)).await.expect(5);
+    assert!(said.stderr.contains("goes nowhere else"), "{}", said.stderr);
+    let other = ["--server", "https://127.0.0.1:1", "login"];
+    let said = said_by(muster_signed_out(operator, &other)).await.expect(2);
+    assert!(said.stderr.contains("--context NAME"), "{}", said.stderr);
+
     // At once from many shells: a refresh token that is used twice would end the login.
     let runs = (0..6).map(|_| said_by(muster_signed_out(operator, &["nodes"])));
     for said in futures_util::future::join_all(runs).await {

@@ -88,8 +88,14 @@ pub(super) async fn create_operator_token(
         request,
         Timestamp::now(),
     )
-    .await?;
-    Ok((StatusCode::CREATED, Json(made)).into_response())
+    .await;
+    match made {
+        Ok(made) => Ok((StatusCode::CREATED, Json(made)).into_response()),
+        Err(err) => {
+            let resource = authz::domain(domain);
+            Err(refuse(&control, operator.asked(), domain, resource, err.into()).await)
+        }
+    }
 }
 
 /// A token of a domain that the caller operates; any other answers as one that does not exist.
@@ -148,8 +154,13 @@ pub(super) async fn rotate_operator_token(
     let token = operated_token(&control, &operator, &raw).await?;
     let request: RotateTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let by = &operator.requester.subject;
-    let rotated = access::rotate(&control, &token, by, request.overlap_seconds, Timestamp::now()).await?;
-    Ok(Json(rotated))
+    match access::rotate(&control, &token, by, request.overlap_seconds, Timestamp::now()).await {
+        Ok(rotated) => Ok(Json(rotated)),
+        Err(err) => {
+            let resource = format!("token:{}", token.id);
+            Err(refuse(&control, operator.asked(), token.domain_id, resource, err.into()).await)
+        }
+    }
 }
 
 // ---- bootstrap tokens

@@ -2,7 +2,7 @@
 //! body is read before.
 
 use axum::{
-    extract::{FromRequestParts, MatchedPath, RawPathParams},
+    extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
     http::{header, request::Parts},
 };
 use muster_shared::{
@@ -85,6 +85,7 @@ impl FromRequestParts<Shared> for Operator {
             }
         };
         control.rates.check(&subject)?;
+        check_query(parts)?;
         let subjects: Vec<_> = std::iter::once(&subject).chain(&groups).cloned().collect();
         let grants = Grants::of_all(&subjects, &control.store.tuples_about(&subjects).await?);
         Ok(Self {
@@ -118,6 +119,32 @@ async fn operator_token(control: &Control, secret: &str, now: Timestamp) -> Resu
         return Err(shut("token_rotated", "was rotated and ended", at));
     }
     Ok(token)
+}
+
+/// Refuses what the operation does not take, and what stands twice: a filter that was mistyped must not match everything
+/// in silence, nor a wish such as `dry_run` be overheard.
+fn check_query(parts: &Parts) -> Result<(), ApiError> {
+    let bad = |why: String| ApiError::bad_request("invalid_query", why);
+    let Query(asked) =
+        Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|err| bad(err.to_string()))?;
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let known = parts.extensions.get::<MatchedPath>().map_or(&[][..], |path| {
+        routes::query_names(parts.method.as_str(), path.as_str())
+    });
+    for (at, (name, _)) in asked.iter().enumerate() {
+        if !known.contains(&name.as_str()) {
+            return Err(bad(match known {
+                [] => format!("the query has {name:?}, and this operation takes none"),
+                known => format!("the query has {name:?}; known here are {}", known.join(", ")),
+            }));
+        }
+        if asked[..at].iter().any(|(before, _)| before == name) {
+            return Err(bad(format!("the query has {name:?} twice")));
+        }
+    }
+    Ok(())
 }
 
 /// What a refusal of this request is called in the audit trail.

@@ -13,7 +13,6 @@ use super::{
     extract::Path,
     operator::parse_execution,
     problem::ApiError,
-    query::{Asked, Nothing},
 };
 use crate::{audit, cancel, control::Shared};
 
@@ -21,7 +20,6 @@ pub(super) async fn cancel_execution(
     State(control): State<Shared>,
     caller: InProject,
     Path((_, execution)): Path<(String, String)>,
-    _: Asked<Nothing>,
     body: Body,
 ) -> Result<Json<CancelResponse>, ApiError> {
     let execution = parse_execution(&execution)?;

@@ -15,7 +15,7 @@ use super::{
     extract::Path,
     operator::{execution_not_found, parse_execution},
     problem::ApiError,
-    query::{self, Asked, Nothing},
+    query::{self, Asked},
 };
 use crate::{
     authz,
@@ -76,7 +76,6 @@ pub(super) async fn get(
     State(control): State<Shared>,
     caller: InProject,
     Path((_, raw)): Path<(String, String)>,
-    _: Asked<Nothing>,
 ) -> Result<Json<ExecutionDetail>, ApiError> {
     let id = parse_execution(&raw)?;
     let execution = control

@@ -326,6 +326,7 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
                     "token_rotated",
                 ][..],
             ),
+            (400, &["invalid_query"]),
             (429, &["rate_limited"]),
             (503, &["issuer_unavailable"]),
         ]),

@@ -19,8 +19,8 @@ use muster_shared::{
         DispatchPreview, DispatchRequest, EnrollRequest, EnrollResponse, Execution, ExecutionDetail,
         ExecutionTarget, HealthStatus, HeartbeatRequest, HeartbeatResponse, HookState,
         IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch,
-        NodeSummary, Page, PauseRequest, SelectorPreviewRequest, SelectorPreviewResponse, TimelineEvent,
-        VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
+        NodeSummary, Page, PauseRequest, Rollout, SelectorPreviewRequest, SelectorPreviewResponse,
+        TimelineEvent, VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -76,7 +76,7 @@ fn paged(operation: Operation) -> Operation {
     operation
         .query("cursor", "The next_cursor of the page before.", text)
         .query("limit", "How many items the page may have.", limit)
-        .refuses(400, &["invalid_cursor", "invalid_limit", "invalid_query"])
+        .refuses(400, &["invalid_cursor", "invalid_limit"])
         .refuses(403, &["cursor_binding_mismatch"])
 }
 
@@ -142,7 +142,7 @@ fn admitting(operation: Operation) -> Operation {
                 "invalid_parameters",
             ],
         )
-        .refuses(400, &["action_not_declared", "invalid_query"])
+        .refuses(400, &["action_not_declared"])
         .refuses(403, &["permission_denied"])
         .refuses(409, &["hook_integrity_violation"])
         .refuses(
@@ -165,7 +165,7 @@ fn dispatching(id: &'static str) -> Operation {
         )
         .answers::<Execution>(201, "It is admitted, and durable.", an_execution())
         .with_headers(&[(IDEMPOTENT_REPLAY_HEADER, "`true` when it was made before.")])
-        .refuses(400, &["invalid_idempotency_key", "invalid_query"])
+        .refuses(400, &["invalid_idempotency_key"])
         .refuses(422, &["idempotency_key_reuse"])
 }
 
@@ -249,15 +249,20 @@ pub(super) fn list_executions() -> Operation {
         .refuses(400, &["invalid_created_after", "invalid_created_before"])
 }
 
+fn a_transition() -> Value {
+    json!({
+        "id": 7, "node_id": NODE, "node_name": "db-1", "from": "started", "to": "succeeded", "at": AT, "late": false,
+    })
+}
+
 pub(super) fn get_execution() -> Operation {
     let mut example = an_execution();
-    example["timeline"] = json!([]);
+    example["timeline"] = json!([a_transition()]);
     Operation::new(
         "GetExecution",
         "Show an execution with its targets and its timeline",
     )
     .answers::<ExecutionDetail>(200, "The execution.", example)
-    .refuses(400, &["invalid_query"])
 }
 
 pub(super) fn execution_targets() -> Operation {
@@ -273,7 +278,7 @@ pub(super) fn execution_timeline() -> Operation {
         "ListExecutionTimeline",
         "List the transitions of an execution, oldest first",
     ))
-    .answers::<Page<TimelineEvent>>(200, "A page.", json!({ "items": [], "next_cursor": null }))
+    .answers::<Page<TimelineEvent>>(200, "A page.", page(&a_transition()))
 }
 
 fn minding_the_rollout(operation: Operation) -> Operation {
@@ -305,7 +310,7 @@ pub(super) fn cancel_execution() -> Operation {
             "What became of each target.",
             json!({ "execution": an_execution(), "outcomes": [{ "node_id": NODE, "outcome": "asked" }] }),
         )
-        .refuses(400, &["invalid_node_id", "invalid_query"])
+        .refuses(400, &["invalid_node_id"])
         .refuses(403, &["permission_denied"])
         .refuses(404, &["target_not_found"])
 }
@@ -324,16 +329,17 @@ fn event(names: &[&str], data: &[Schema]) -> Schema {
 fn timeline_events(schemas: &mut SchemaGenerator) -> Schema {
     let data = [
         schemas.subschema_for::<TimelineEvent>(),
+        schemas.subschema_for::<Rollout>(),
         schemas.subschema_for::<Execution>(),
     ];
-    event(&["invocation", "settled"], &data)
+    event(&["invocation", "rollout", "settled"], &data)
 }
 
 pub(super) fn execution_events() -> Operation {
     Operation::new("WatchExecution", "Follow the timeline of an execution")
         .more(
-            "Each `invocation` event carries a TimelineEvent; the stream ends with one `settled` event that carries \
-             the Execution.",
+            "Each `invocation` event carries a TimelineEvent, each `rollout` event a Rollout that has moved; the stream \
+             ends with one `settled` event that carries the Execution.",
         )
         .header("last-event-id", "The id of the last event that was seen; the stream goes on after it.", text)
         .answers_events("The timeline, from its beginning.", timeline_events)
@@ -823,6 +829,13 @@ pub(super) fn upload_output() -> Operation {
         "As the URL has it.",
         SchemaGenerator::subschema_for::<i64>,
     )
+    .required()
+    .query(
+        "sha256",
+        "As the URL has it, where the digest was declared.",
+        text,
+    )
+    .query("signature", "As the URL has it.", text)
     .required()
     .takes_bytes()
     .answers_nothing("It is kept.")

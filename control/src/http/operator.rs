@@ -27,7 +27,7 @@ use super::{
     denial::{deny, refuse},
     extract::Path,
     problem::ApiError,
-    query::{self, Asked, Nothing},
+    query::{self, Asked},
 };
 use crate::{
     audit::Entry,
@@ -64,7 +64,6 @@ pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
 pub(super) async fn dispatch(
     State(control): State<Shared>,
     caller: InProject,
-    _: Asked<Nothing>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -118,11 +117,11 @@ fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
 pub(super) async fn preview(
     State(control): State<Shared>,
     caller: InProject,
-    _: Asked<Nothing>,
     body: Body,
 ) -> Result<Json<DispatchPreview>, ApiError> {
     let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let InProject { operator, project } = caller;
+    // A preview writes nothing, its refusals included.
     let preview = dispatch::preview(&control, &project, &operator.requester, request).await?;
     Ok(Json(preview))
 }

@@ -46,14 +46,13 @@ pub(super) async fn accept(
         ));
     };
     let invocation = (parse_execution(&execution)?, parse_node(&node)?);
+    let signed = store.check(invocation, &claim, Timestamp::now())?;
     let chunks = body.into_data_stream().map_err(std::io::Error::other).boxed();
     open_still(
         control.store.target_now(invocation.0, invocation.1).await?,
         invocation.0,
     )?;
-    let received = store
-        .receive(invocation, &claim, chunks, Timestamp::now())
-        .await?;
+    let received = store.receive(signed, chunks).await?;
     // The bytes may have taken minutes to come. Asked again under the write lock, which no report can pass: what is
     // settled is not written over.
     let mut tx = control.store.begin().await?;

@@ -8,7 +8,7 @@ use axum::{
     http::request::Parts,
 };
 use muster_shared::{selector::Selector, time::Timestamp};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use super::problem::ApiError;
 use crate::{control::Shared, dispatch::BadTarget};
@@ -29,11 +29,6 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Asked<T> {
         Ok(Self(query))
     }
 }
-
-/// The query of an operation that takes none.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Nothing {}
 
 /// A value of the query, if it is given and what it must be.
 pub(super) fn parsed<T: FromStr<Err: Display>>(

@@ -1,16 +1,13 @@
 //! Holding a rollout back, and letting it go on.
 
-use axum::{
-    Json,
-    body::Body,
-    extract::{Path, State},
-};
+use axum::{Json, body::Body, extract::State};
 use muster_shared::wire::{Execution, PauseRequest};
 
 use super::{
     auth::InProject,
     body::{OPERATOR_BODY_BYTES_MAX, read_json_or_default},
     denial::refuse,
+    extract::Path,
     operator::parse_execution,
     problem::ApiError,
 };

@@ -2,6 +2,8 @@
 //! it is for. The router is built from this table, and so are the OpenAPI document and, from that, the tests that try
 //! each door without a key.
 
+use std::sync::LazyLock;
+
 use axum::{
     Router,
     routing::{MethodRouter, delete, get, patch, post, put},
@@ -129,6 +131,21 @@ pub(super) fn router() -> Router<Shared> {
     ROUTES.iter().fold(Router::new(), |router, route| {
         router.route(route.path, (route.serve)())
     })
+}
+
+/// The names that the query of an operator's request may have: those of the document.
+pub(super) fn query_names(method: &str, path: &str) -> &'static [&'static str] {
+    type Names = Vec<(&'static str, &'static str, Vec<&'static str>)>;
+    static NAMES: LazyLock<Names> = LazyLock::new(|| {
+        let names = |route: &Route| (route.method, route.path, (route.operation)().query_names());
+        ROUTES.iter().map(names).collect()
+    });
+    // HEAD is answered where GET is.
+    let method = if method == "HEAD" { "GET" } else { method };
+    NAMES
+        .iter()
+        .find(|(of, at, _)| *of == method && *at == path)
+        .map_or(&[], |(_, _, names)| names.as_slice())
 }
 
 /// What a refusal at this route is called in the audit trail.

@@ -23,6 +23,10 @@ pub(crate) enum BadOidc {
         min: u64,
         max: u64,
     },
+    #[error(
+        "oidc.ask_every_seconds is {ask_every} and oidc.keys_max_age_seconds {max_age}; keys would stop counting before the issuer may be asked again"
+    )]
+    AskedTooSeldom { ask_every: u64, max_age: u64 },
 }
 
 #[derive(Deserialize)]
@@ -83,6 +87,21 @@ impl RawOidc {
                 .collect::<Result<_, _>>()?,
             audience_parameter: self.audience_parameter,
         };
+        let times = Times {
+            keys_max_age: seconds(
+                "keys_max_age_seconds",
+                self.keys_max_age_seconds,
+                600,
+                (1, 86_400),
+            )?,
+            ask_every: seconds("ask_every_seconds", self.ask_every_seconds, 30, (1, 3600))?,
+        };
+        if times.ask_every >= times.keys_max_age {
+            return Err(BadOidc::AskedTooSeldom {
+                ask_every: times.ask_every.as_secs(),
+                max_age: times.keys_max_age.as_secs(),
+            });
+        }
         let groups_max = within("groups_max", self.groups_max, 200, (0, 1000))?;
         let claim = |name, value: Option<String>, default: &str| {
             text(name, value.unwrap_or_else(|| default.to_owned()))
@@ -97,15 +116,7 @@ impl RawOidc {
                 groups_max: usize::try_from(groups_max).unwrap_or(usize::MAX),
                 leeway: seconds("leeway_seconds", self.leeway_seconds, 30, (0, 300))?,
             },
-            times: Times {
-                keys_max_age: seconds(
-                    "keys_max_age_seconds",
-                    self.keys_max_age_seconds,
-                    600,
-                    (1, 86_400),
-                )?,
-                ask_every: seconds("ask_every_seconds", self.ask_every_seconds, 30, (1, 3600))?,
-            },
+            times,
             ca_file: self.ca_file,
             fetch_timeout: seconds("fetch_timeout_seconds", self.fetch_timeout_seconds, 5, (1, 60))?,
             told,

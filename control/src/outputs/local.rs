@@ -87,14 +87,13 @@ impl LocalStore {
         }
     }
 
-    /// Receives the upload that a URL was signed for: all of it, or nothing. It takes no effect until it is kept.
-    pub(crate) async fn receive(
+    /// Whether this service signed the URL, and it is good still. Answered before anything else is said of the invocation.
+    pub(crate) fn check(
         &self,
         (execution, node): (ExecutionId, NodeId),
         claim: &UploadClaim,
-        body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
         now: Timestamp,
-    ) -> Result<Received, UploadRefused> {
+    ) -> Result<SignedUpload, UploadRefused> {
         let key = output_key(execution, node);
         let tag = URL_SAFE_NO_PAD
             .decode(&claim.signature)
@@ -113,6 +112,15 @@ impl LocalStore {
         if expires <= now {
             return Err(UploadRefused::Expired(expires));
         }
+        Ok(SignedUpload { key, declared })
+    }
+
+    /// Receives the upload that a URL was signed for: all of it, or nothing. It takes no effect until it is kept.
+    pub(crate) async fn receive(
+        &self,
+        SignedUpload { key, declared }: SignedUpload,
+        body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
+    ) -> Result<Received, UploadRefused> {
         let path = self.dir.join(&key);
         let dir = path.parent().expect("an output key has a folder").to_owned();
         tokio::fs::create_dir_all(&dir).await?;
@@ -213,8 +221,15 @@ impl Drop for Received {
     }
 }
 
+/// What a good URL was signed for. Only [`LocalStore::check`] makes one.
+pub(crate) struct SignedUpload {
+    key: String,
+    declared: Declared,
+}
+
 /// What an upload's URL claims.
 #[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct UploadClaim {
     length: u64,
     #[serde(default)]
@@ -335,11 +350,8 @@ mod tests {
             now: i64,
         ) -> Result<(), UploadRefused> {
             let body = futures_util::stream::iter([Ok(Bytes::from_static(bytes))]);
-            self.store
-                .receive((self.execution, self.node), claim, body, at(now))
-                .await?
-                .keep()
-                .await
+            let signed = self.store.check((self.execution, self.node), claim, at(now))?;
+            self.store.receive(signed, body).await?.keep().await
         }
 
         async fn stored(&self) -> Option<Vec<u8>> {
@@ -384,7 +396,13 @@ mod tests {
         drop(
             fixture
                 .store
-                .receive((fixture.execution, fixture.node), &claim, body, at(1))
+                .receive(
+                    fixture
+                        .store
+                        .check((fixture.execution, fixture.node), &claim, at(1))
+                        .unwrap(),
+                    body,
+                )
                 .await
                 .unwrap(),
         );
@@ -495,9 +513,8 @@ mod tests {
             Err(UploadRefused::BadSignature)
         ));
         let other = (fixture.execution, NodeId::mint(at(0), [9; 10]));
-        let body = futures_util::stream::iter([Ok(Bytes::from_static(b"hello"))]);
         assert!(matches!(
-            fixture.store.receive(other, &claim, body, at(1)).await,
+            fixture.store.check(other, &claim, at(1)),
             Err(UploadRefused::BadSignature)
         ));
         assert!(fixture.stored().await.is_none());

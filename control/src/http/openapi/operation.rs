@@ -81,6 +81,15 @@ impl Operation {
     }
 
     /// The parameter that was named last cannot be left out.
+    pub(in crate::http) fn query_names(&self) -> Vec<&'static str> {
+        let of_query = |parameter: &&Parameter| parameter.place == "query";
+        self.parameters
+            .iter()
+            .filter(of_query)
+            .map(|parameter| parameter.name)
+            .collect()
+    }
+
     pub(in crate::http) fn required(mut self) -> Self {
         if let Some(last) = self.parameters.last_mut() {
             last.required = true;
