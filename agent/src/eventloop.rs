@@ -297,7 +297,8 @@ impl Daemon {
             Ok((recorded, cancelled)) => Some(Input::Requested {
                 request,
                 recorded: recorded.map(Box::new),
-                cancelled,
+                // A cancel that the journal has not taken yet is as good as one that it has.
+                cancelled: cancelled || self.backlog.cancels(execution),
             }),
             Err(err) => {
                 // It may have run before, so it must not run now. Control sends it again.
@@ -394,7 +395,7 @@ impl Daemon {
         let untaken: Vec<ExecutionId> = self.backlog.facts.iter().filter_map(taken).collect();
         self.backlog
             .facts
-            .retain(|fact| !untaken.contains(&fact.execution()));
+            .retain(|fact| matches!(fact, Fact::CancelAsked { .. }) || !untaken.contains(&fact.execution()));
         self.backlog
             .effects
             .retain(|effect| !untaken.contains(&effect.execution()));

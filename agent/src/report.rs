@@ -6,7 +6,11 @@
 
 mod upload;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use muster_shared::{
     status::Status,
@@ -37,6 +41,8 @@ const POSTS_MAX: usize = 4;
 const CHECKED_POSTS_MAX: usize = 2;
 /// Uploads that the store refused, or that broke off, before the invocation is settled without its output.
 const UPLOADS_MAX: u32 = 5;
+/// How often a small output is read that is there and cannot be.
+const READS_MAX: u32 = 5;
 /// What an upload gets also where there is no time to lose.
 const PATIENCE_MIN: Duration = Duration::from_secs(5);
 
@@ -49,7 +55,9 @@ pub(crate) struct Reporter {
     output_retry: Duration,
     uploader: Uploader,
     posts: Semaphore,
+    /// Reports at which control looks into the store before it answers: with an end, and after one.
     checked_posts: Semaphore,
+    late_posts: Semaphore,
     /// Control can be reached again: do not wait any longer.
     reachable: Notify,
 }
@@ -109,6 +117,7 @@ impl Reporter {
             uploader,
             posts: Semaphore::new(POSTS_MAX),
             checked_posts: Semaphore::new(CHECKED_POSTS_MAX),
+            late_posts: Semaphore::new(1),
             reachable: Notify::new(),
         }
     }
@@ -153,12 +162,27 @@ impl Reporter {
                         sha256: *sha256,
                     });
                 }
-                match tokio::fs::read(file).await {
-                    Ok(bytes) => Delivery::Inline(Base64(bytes)),
-                    Err(err) => Delivery::Lost(format!("the output is not on this node any more: {err}")),
-                }
+                self.read_small(&file).await
             }
         }
+    }
+
+    /// Only what is not there is lost. Whatever else is in the way may pass.
+    async fn read_small(&self, file: &Path) -> Delivery {
+        let mut backoff = Backoff::new(self.backoff_max);
+        for tries in 1.. {
+            match tokio::fs::read(file).await {
+                Ok(bytes) => return Delivery::Inline(Base64(bytes)),
+                Err(err) if err.kind() == io::ErrorKind::NotFound || tries == READS_MAX => {
+                    return Delivery::Lost(format!("the output cannot be read on this node: {err}"));
+                }
+                Err(err) => {
+                    log::warn!(tries, error:% = err; "An output could not be read and is tried again")
+                }
+            }
+            self.wait(&mut backoff, None).await;
+        }
+        unreachable!("the last try has returned")
     }
 
     /// Tries for as long as the end may wait, then tells the end without its output.
@@ -233,18 +257,8 @@ impl Reporter {
         log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
             "An output is given up: {why}");
         let last_word = without_output(end, &format!("given up: {why}"));
-        // Told once: nothing is kept for it any more.
-        let told = self
-            .control
-            .callback(
-                errand.request.execution_id,
-                &errand.request.callback_token,
-                &last_word,
-            )
-            .await;
-        if let Err(err) = told {
-            log::warn!(execution_id:% = errand.request.execution_id, error:% = err; "Control was not told so");
-        }
+        // The journal holds it for owed until control has heard even this.
+        let _ = self.post(errand, &last_word).await;
     }
 
     /// Ends when control has answered for good, or with why there is nothing left to bring.
@@ -252,8 +266,9 @@ impl Reporter {
         let mut backoff = Backoff::new(self.output_retry);
         let mut failures: u64 = 0;
         loop {
-            // First of all a wait: the last try has just failed, or this daemon and its control have just started.
-            self.wait(&mut backoff, None).await;
+            // First of all a wait: the last try has just failed, or this daemon and its control have just started. That
+            // control is back says nothing of the store.
+            tokio::time::sleep(backoff.next(backoff::chance())).await;
             match self
                 .try_output(errand, upload, end, errand.status, &mut None)
                 .await
@@ -302,30 +317,31 @@ impl Reporter {
             Posted::Refused { why, .. } => return Tried::Hopeless(why),
             Posted::NotUploaded(why) => return Tried::Failed(why),
         };
+        if status.is_terminal() {
+            return self.put_and_tell(errand, upload, end, &answer, Turn::Late).await;
+        }
+        let left = self.clock.now().until(errand.request.deadline());
+        let until =
+            *until.get_or_insert_with(|| Instant::now() + patience(end.status, self.output_wait, left));
+        // Control looks at the object before it answers, which may take as long as the upload. Told again it is *already*.
+        let told = self.put_and_tell(errand, upload, end, &answer, Turn::WithItsEnd);
+        timeout_at(until, told)
+            .await
+            .unwrap_or_else(|_| Tried::Failed("it took longer than its end may wait; it follows".to_owned()))
+    }
+
+    async fn put_and_tell(
+        &self,
+        errand: &Errand,
+        upload: &Upload,
+        end: &Callback,
+        answer: &CallbackResponse,
+        turn: Turn,
+    ) -> Tried {
         // Where there is no address it may lie there already: control looks when it hears the end.
         if let Some(url) = &answer.output_upload_url {
-            let turn = if status.is_terminal() {
-                Turn::Late
-            } else {
-                Turn::WithItsEnd
-            };
-            let put = self
-                .uploader
-                .put(url, &answer.output_upload_headers, upload, turn);
-            let put = match turn {
-                Turn::Late => put.await,
-                Turn::WithItsEnd => {
-                    let left = self.clock.now().until(errand.request.expires_at);
-                    let until = *until
-                        .get_or_insert_with(|| Instant::now() + patience(end.status, self.output_wait, left));
-                    timeout_at(until, put).await.unwrap_or_else(|_| {
-                        Err(NotPut::Failed(
-                            "it took longer than its end may wait; it follows".to_owned(),
-                        ))
-                    })
-                }
-            };
-            match put {
+            let headers = &answer.output_upload_headers;
+            match self.uploader.put(url, headers, upload, turn).await {
                 Ok(()) => {}
                 Err(NotPut::Failed(why)) => return Tried::Failed(why),
                 Err(NotPut::Lost(why)) => return Tried::Lost(why),
@@ -340,7 +356,12 @@ impl Reporter {
             }),
             ..end.clone()
         };
-        match self.post(errand, &with_object).await {
+        // What is late holds up no end.
+        let slots = match turn {
+            Turn::Late => &self.late_posts,
+            Turn::WithItsEnd => &self.checked_posts,
+        };
+        match self.post_in(slots, errand, &with_object).await {
             Posted::Taken(_) => Tried::Told(Delivered::Taken),
             Posted::Refused { delivered, .. } => Tried::Told(delivered),
             Posted::NotUploaded(why) => Tried::Failed(why),
@@ -361,17 +382,17 @@ impl Reporter {
 
     /// Posts one callback until control has answered for good.
     async fn post(&self, errand: &Errand, callback: &Callback) -> Posted {
+        self.post_in(&self.posts, errand, callback).await
+    }
+
+    async fn post_in(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
         let request = &errand.request;
         let about_upload = callback.names_object() || callback.declared_output_bytes.is_some();
         let mut backoff = Backoff::new(self.backoff_max);
         let mut failures: u64 = 0;
         loop {
             // Waiting for the slot is not waiting for control: the slot is given back before each wait.
-            let slot = if callback.names_object() {
-                self.checked_posts.acquire().await
-            } else {
-                self.posts.acquire().await
-            };
+            let slot = slots.acquire().await;
             let answered = self
                 .control
                 .callback(request.execution_id, &request.callback_token, callback)

@@ -187,6 +187,14 @@ pub(crate) struct Decision {
     pub(crate) effects: Vec<Effect>,
 }
 
+impl Decision {
+    /// Whether it says that this was cancelled.
+    pub(crate) fn cancels(&self, execution: ExecutionId) -> bool {
+        let says = |fact: &Fact| matches!(fact, Fact::CancelAsked { execution: id } if *id == execution);
+        self.facts.iter().any(says)
+    }
+}
+
 pub(crate) struct Session {
     running_max: usize,
     queue_max: usize,
@@ -265,6 +273,7 @@ impl Session {
         for (row, output) in rows {
             self.bring_later(&Invocation::of(row), output, &mut decision);
         }
+        self.make_room(&mut decision);
         decision
     }
 
@@ -410,6 +419,8 @@ impl Session {
             Lane::Serial => {
                 let why = format!("the node could not write its journal: {why}");
                 self.ended(id, Outcome::refused("journal_unavailable", why), decision);
+                // One that had ended before is told as it ended.
+                self.post(id, decision);
             }
         }
     }
@@ -522,6 +533,7 @@ impl Session {
                     });
                 }
                 self.bring_later(&invocation, output, decision);
+                self.make_room(decision);
             }
             (Delivered::WithoutOutput, None)
             | (Delivered::Taken | Delivered::Ahead | Delivered::Settled | Delivered::Gone, Some(_) | None) => {
@@ -553,7 +565,6 @@ impl Session {
             },
             since: output.since,
         });
-        self.make_room(decision);
     }
 
     /// The oldest go first.

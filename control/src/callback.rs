@@ -109,7 +109,10 @@ pub(crate) async fn apply(
     let granted = |relation| Entry::granted(subject, relation, audit::execution_resource(execution));
     let mut entries = Vec::new();
     if let Some(Offer { declared, .. }) = &offer {
-        entries.push(granted("actions.output_presign").with(format!("{declared} bytes")));
+        // Asked for again because the last URL ran out, it is the same offer.
+        if target.upload_offered != Some(*declared) {
+            entries.push(granted("actions.output_presign").with(format!("{declared} bytes")));
+        }
         let until = now.plus(control.limits.upload_url_ttl);
         tx.declare_output(execution, node, *declared, until).await?;
     }
@@ -134,7 +137,7 @@ pub(crate) async fn apply(
             tx.commit().await?;
             log::info!(execution_id:% = execution, node_id:% = node; "Invocation {}", report.late_words());
         }
-        Effect::Nothing if entries.is_empty() => {}
+        Effect::Nothing if offer.is_none() => {}
         Effect::Nothing => {
             tx.append_audit(domain, &entries, now).await?;
             tx.commit().await?;
@@ -420,6 +423,7 @@ mod tests {
     fn target(status: Status, output: Option<OutputRef>) -> TargetState {
         TargetState {
             held: false,
+            upload_offered: None,
             status,
             callback_token_hash: Digest::of(b""),
             callback_token_required: true,

@@ -261,6 +261,11 @@ impl FakeControl {
         self.state().answers.extend(answers);
     }
 
+    /// The same, in place of what was planned before.
+    pub fn answer_from_now(&self, answers: impl IntoIterator<Item = AnswerWith>) {
+        self.state().answers = answers.into_iter().collect();
+    }
+
     /// Breaks the stream's connection without a word.
     pub fn cut_stream(&self) {
         let mut state = self.state();

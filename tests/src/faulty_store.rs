@@ -35,6 +35,8 @@ struct State {
     next: VecDeque<Fault>,
     always: Option<Fault>,
     uploads: usize,
+    /// What the store itself answered to those whose address had run out.
+    late: Vec<u16>,
 }
 
 pub struct FaultyStore {
@@ -93,6 +95,12 @@ impl FaultyStore {
         };
     }
 
+    /// What the store itself answered to uploads whose address had run out.
+    #[must_use]
+    pub fn late_answers(&self) -> Vec<u16> {
+        self.state().late.clone()
+    }
+
     /// How many uploads were begun.
     #[must_use]
     pub fn uploads(&self) -> usize {
@@ -138,7 +146,10 @@ async fn serve(
             while !expired(&query) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            hand_on(request, &behind, &http).await
+            let answer = hand_on(request, &behind, &http).await?;
+            let mut state = state.lock().expect("the store is sound");
+            state.late.push(answer.status().as_u16());
+            Ok(answer)
         }
     }
 }

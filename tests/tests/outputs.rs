@@ -11,7 +11,9 @@ use muster_tests::{
 use reqwest::Method;
 
 const LARGE: &str = "#!/bin/sh\nhead -c 300000 /dev/urandom > @DIR@/made\ncat @DIR@/made\nexit 3\n";
-const EAGER: &str = "backoff_max_seconds = 1\noutput_retry_seconds = 1\nidle_seconds = 3\n";
+const EAGER: &str = "backoff_max_seconds = 1\noutput_retry_seconds = 1\n";
+/// One that takes a store for dead which says nothing for so long.
+const IMPATIENT: &str = "backoff_max_seconds = 1\noutput_retry_seconds = 1\nidle_seconds = 3\n";
 
 async fn world_through(s3: &S3, store: &FaultyStore) -> World {
     let often = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nupload_url_seconds = 4\n";
@@ -38,13 +40,22 @@ async fn an_upload_that_goes_wrong_is_tried_again_and_changes_no_status() {
     let s3 = S3::start(dir.path()).await;
     let store = FaultyStore::before(&s3).await;
     let world = world_through(&s3, &store).await;
-    let node = world.node("n").config(EAGER).hook("large", LARGE).start().await;
+    let patient = world.node("p").config(EAGER).hook("large", LARGE).start().await;
+    let impatient = world
+        .node("i")
+        .config(IMPATIENT)
+        .hook("large", LARGE)
+        .start()
+        .await;
     let worlds_faults = [
-        vec![Fault::Status(403), Fault::Status(500), Fault::CutAfter(1000)],
-        vec![Fault::UntilExpired],
-        vec![Fault::Stall],
+        (
+            &patient,
+            vec![Fault::Status(403), Fault::Status(500), Fault::CutAfter(1000)],
+        ),
+        (&patient, vec![Fault::UntilExpired]),
+        (&impatient, vec![Fault::Stall]),
     ];
-    for faults in worlds_faults {
+    for (node, faults) in worlds_faults {
         let before = store.uploads();
         store.fail_next(faults.clone());
         let ran = world.run(on_node("large", node.id)).await;
@@ -58,10 +69,11 @@ async fn an_upload_that_goes_wrong_is_tried_again_and_changes_no_status() {
         assert_eq!(ended.output_error, None, "{faults:?}");
         assert_eq!(store.uploads() - before, faults.len() + 1, "{faults:?}");
         assert!(
-            world.operator.output(ran.id, node.id).await == made(&node),
+            world.operator.output(ran.id, node.id).await == made(node),
             "{faults:?}: other bytes"
         );
     }
+    assert_eq!(store.late_answers(), [403], "the store refused it itself");
 }
 
 #[tokio::test(flavor = "multi_thread")]

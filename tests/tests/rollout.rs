@@ -233,7 +233,7 @@ async fn as_many_failures_as_are_allowed_do_not_stop_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_that_takes_too_long_gives_back_what_it_held_paused_or_not() {
-    let world = World::with_config(Some("[limits]\nrollout_seconds_max = 3\n")).await;
+    let world = World::with_config(Some("[limits]\nrollout_seconds_max = 8\n")).await;
     let mut fleet = fleet(&world, 2).await;
     let sent = world.dispatch(rolled(json!({"max_concurrency": 1}))).await;
     let request = fleet[0].next().await;
@@ -304,8 +304,10 @@ async fn a_wave_opens_when_everything_before_it_has_ended() {
 async fn no_more_run_at_a_time_than_were_asked_for() {
     let world = World::new().await;
     let shared = world.dir().join("log");
+    // The first waits for a second beside it, and no longer than half a minute.
     let script = format!(
-        "#!/bin/sh\necho + >> {log}\nsleep 0.2\necho - >> {log}\n",
+        "#!/bin/sh\necho + >> {log}\nn=0\n\
+         until [ \"$(grep -c + {log})\" -ge 2 ] || [ $n -ge 600 ]; do sleep 0.05; n=$((n+1)); done\necho - >> {log}\n",
         log = shared.display()
     );
     let mut nodes = Vec::new();
@@ -345,7 +347,7 @@ async fn a_node_that_is_away_costs_its_time_for_delivery_and_no_more() {
     let mut fleet = fleet(&world, 3).await;
     let away = fleet.remove(0).node;
     let mut body = rolled(json!({"max_concurrency": 1, "max_failures": 1}));
-    body["deliver_within_seconds"] = json!(1);
+    body["deliver_within_seconds"] = json!(6);
     body["timeout_seconds"] = json!(3600);
     let sent = world.dispatch(body).await;
     for hand in &mut fleet {
@@ -359,7 +361,7 @@ async fn a_node_that_is_away_costs_its_time_for_delivery_and_no_more() {
     assert_eq!(missed.status, Status::Timeout);
     assert_eq!(
         missed.error.as_deref(),
-        Some("timeout: the action was not delivered in time (deliver_within_seconds is 1)")
+        Some("timeout: the action was not delivered in time (deliver_within_seconds is 6)")
     );
     assert!(released_at(&settled, fleet[0].node.id) >= ended_at(&settled, away.id));
     // When it comes back it does not run it any more.

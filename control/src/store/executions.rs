@@ -133,6 +133,8 @@ pub(crate) struct TargetState {
     /// Whether the domain takes no report without the invocation's token.
     pub(crate) callback_token_required: bool,
     pub(crate) output: Option<OutputRef>,
+    /// The size for which a URL was given last, in bytes.
+    pub(crate) upload_offered: Option<u64>,
     pub(crate) output_error: Option<String>,
 }
 
@@ -560,7 +562,7 @@ fn to_i64(count: u64) -> i64 {
 
 const TARGET_STATE: &str =
     "SELECT t.execution_id, t.status, t.released_ms, t.callback_token_hash, t.output_ref, t.output_error,
-            domain.callback_token_required
+            CASE WHEN t.upload_until_ms IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required
      FROM action_execution_target t
      JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
      WHERE t.execution_id = $1 AND t.node_id = $2";
@@ -573,6 +575,7 @@ fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
         callback_token_hash: row.digest("callback_token_hash")?,
         callback_token_required: row.get("callback_token_required")?,
         output: row.json_opt("output_ref")?,
+        upload_offered: row.number_opt("upload_offered")?,
         output_error: row.get("output_error")?,
     })
 }

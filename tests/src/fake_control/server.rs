@@ -387,7 +387,9 @@ fn judge(
         .declared_output_bytes
         .filter(|bytes| *bytes > INLINE_OUTPUT_BYTES_MAX as u64)
     {
-        state.declared.insert(execution, bytes);
+        state
+            .declared
+            .insert(execution, (bytes, callback.declared_output_sha256));
         answer.output_upload_url = Some(format!("{base}/upload/{execution}"));
         answer
             .output_upload_headers
@@ -419,12 +421,12 @@ fn check_output(
     let uploaded = state
         .uploads
         .get(&execution)
-        .ok_or((400, "output_was_not_uploaded"))?;
+        .ok_or((502, "output_upload_failed"))?;
     if *key != output_key(execution, node) {
-        return Err((400, "output_key_is_another"));
+        return Err((400, "invalid_output"));
     }
     if output.sha256 != Some(Digest::of(uploaded)) {
-        return Err((400, "output_digest_is_another"));
+        return Err((502, "output_upload_failed"));
     }
     Ok(())
 }
@@ -439,12 +441,20 @@ async fn upload(
         return StatusCode::BAD_REQUEST.into_response();
     };
     let declared = shared.state().declared.get(&execution).copied();
-    if declared != Some(body.len() as u64) {
+    let Some((bytes, sha256)) = declared else {
+        complain(&shared, "an upload that nobody declared");
+        return StatusCode::FORBIDDEN.into_response();
+    };
+    if bytes != body.len() as u64 {
         complain(
             &shared,
-            format!("{} bytes uploaded, {declared:?} declared", body.len()),
+            format!("{} bytes uploaded, {bytes} declared", body.len()),
         );
         return StatusCode::FORBIDDEN.into_response();
+    }
+    if sha256.is_some_and(|sha256| sha256 != Digest::of(&body)) {
+        complain(&shared, "other bytes are uploaded than were declared");
+        return StatusCode::BAD_REQUEST.into_response();
     }
     if text_of(&headers, UPLOAD_HEADER.0) != UPLOAD_HEADER.1 {
         complain(&shared, "an upload without the headers its signature covers");

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use muster_shared::{
-    ids::{ExecutionId, NodeId},
+    ids::{Digest, ExecutionId, NodeId},
     status::Status,
     wire::{Callback, CapabilityManifest, ViolationReport},
 };
@@ -63,7 +63,7 @@ pub(super) struct State {
     pub(super) violations: Vec<ViolationReport>,
     pub(super) tokens: HashMap<ExecutionId, String>,
     pub(super) statuses: HashMap<ExecutionId, Status>,
-    pub(super) declared: HashMap<ExecutionId, u64>,
+    pub(super) declared: HashMap<ExecutionId, (u64, Option<Digest>)>,
     pub(super) uploads: HashMap<ExecutionId, Vec<u8>>,
     pub(super) callbacks: Vec<Taken>,
     pub(super) answers: VecDeque<Verdict>,
