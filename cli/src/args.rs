@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// List nodes
     Nodes(nodes::ListArgs),
-    /// Show or label one node
+    /// Show, label or remove one node
     #[command(subcommand)]
     Node(NodeCommand),
     /// List what can be run, and on how many nodes
@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// List executions, newest first
     Executions(executions::ListArgs),
-    /// Show, watch, pause, cancel or read one execution
+    /// Show, watch, pause, resume, cancel or read one execution
     #[command(subcommand)]
     Execution(ExecutionCommand),
     /// List hooks and their verdicts, or approve a digest
@@ -99,7 +99,7 @@ fn long_help() -> String {
     format!(
         "Environment:\n  \
          MUSTER_SERVER, MUSTER_CA_FILE, MUSTER_PROJECT, MUSTER_CONTEXT  as the flags\n  \
-         MUSTER_TOKEN, MUSTER_TOKEN_FILE                                the operator token, or a file that holds it\n\n\
+         MUSTER_TOKEN, MUSTER_TOKEN_FILE                                the token, or a file that holds it\n\n\
          Flags win over the environment, the environment over the context ({}).\n\n{}",
         "~/.config/muster/config.toml",
         exit::table()

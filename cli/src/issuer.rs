@@ -151,7 +151,8 @@ impl Issuer {
         };
         if found.issuer != issuer {
             return Err(Failure::NotSignedIn(format!(
-                "{issuer} says that it is the issuer {:?}",
+                "{} says that it is the issuer {:?}",
+                text::line(issuer),
                 text::line(&found.issuer)
             )));
         }
@@ -167,7 +168,10 @@ impl Issuer {
 
     pub(crate) async fn device(&self, config: &OidcConfig, client_id: &str) -> Result<Device, Failure> {
         let endpoint = self.device_endpoint.as_ref().ok_or_else(|| {
-            Failure::NotSignedIn(format!("the issuer {} has no device flow", config.issuer))
+            Failure::NotSignedIn(format!(
+                "the issuer {} has no device flow",
+                text::line(&config.issuer)
+            ))
         })?;
         let scope = config.scopes.join(" ");
         let mut form = vec![("client_id", client_id), ("scope", &*scope)];

@@ -228,7 +228,7 @@ fn within(
     }
 }
 
-/// No shorter than upload URLs last: once an execution is gone, nobody may write its output any more.
+/// Shorter would be a mistake more often than a wish.
 const RETENTION_MIN: Duration = Duration::from_hours(1);
 const RETENTION_MAX: Duration = Duration::from_hours(24 * 36_500);
 

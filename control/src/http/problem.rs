@@ -142,7 +142,7 @@ pub(super) const CODES: &[Code] = &[
     code("resource_not_found", &[404], "There is no such resource in the project or its domain."),
     code("selector_empty_cohort", &[422], "No node that the caller may act on matches."),
     code("target_not_found", &[404], "The execution does not address this node."),
-    code("token_expired", &[401], "The operator token has expired."),
+    code("token_expired", &[401], "The token has expired."),
     code("token_name_taken", &[409], "Another operator token of the domain has this name."),
     code("token_not_found", &[404], "There is no such token, or the caller may not see it."),
     code("token_not_live", &[409], "The token is revoked or expired."),
