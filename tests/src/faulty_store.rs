@@ -9,6 +9,7 @@ use std::{
 };
 
 use axum::body::Body;
+use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -146,7 +147,19 @@ async fn serve(
             while !expired(&query) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            let answer = hand_on(request, &behind, &http).await?;
+            let (parts, body) = request.into_parts();
+            let bytes = axum::body::to_bytes(Body::new(body), usize::MAX)
+                .await
+                .map_err(io::Error::other)?;
+            // The store refuses it from its head alone and may hang up on the rest; then its word was lost, and is asked
+            // for again.
+            let answer = loop {
+                let again = Request::from_parts(parts.clone(), Body::from(bytes.clone()));
+                if let Ok(answer) = hand_on(again, &behind, &http).await {
+                    break answer;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
             let mut state = state.lock().expect("the store is sound");
             state.late.push(answer.status().as_u16());
             Ok(answer)
@@ -175,11 +188,15 @@ fn expired(query: &str) -> bool {
     Timestamp::now().as_millis() > signed.as_millis() + (lasts + 1) * 1000
 }
 
-async fn hand_on(
-    request: Request<Incoming>,
+async fn hand_on<B>(
+    request: Request<B>,
     behind: &str,
     http: &reqwest::Client,
-) -> Result<Response<Body>, io::Error> {
+) -> Result<Response<Body>, io::Error>
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut ask = http
