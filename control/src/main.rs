@@ -19,6 +19,7 @@ mod keys;
 mod logging;
 mod metrics;
 mod outputs;
+mod parameters;
 mod pki;
 mod presence;
 mod rate;

@@ -24,6 +24,8 @@ use sqlx::{
 
 pub(crate) use access::Presented;
 pub(crate) use executions::{Advance, Detail, ExecutionHeader, ListFilter, NewExecution, TargetState};
+#[cfg(test)]
+pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};

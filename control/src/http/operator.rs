@@ -14,9 +14,9 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState, IDEMPOTENCY_KEY_HEADER,
-        IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page, SelectorError,
-        SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+        ActionDetail, ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState,
+        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page,
+        SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
     },
 };
 use serde::Deserialize;
@@ -210,6 +210,25 @@ pub(super) async fn list_hooks(
         cursor::seal(&control.key, &scope, &(&last.name, last.node_id))
     });
     Ok(Json(Page { items, next_cursor }))
+}
+
+pub(super) async fn get_action(
+    State(control): State<Shared>,
+    caller: InProject,
+    Path((_, action)): Path<(String, String)>,
+) -> Result<Json<ActionDetail>, ApiError> {
+    let name: ActionName = action
+        .parse()
+        .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
+    let nodes = control.store.action_on_nodes(caller.project.id, &name).await?;
+    if nodes.is_empty() {
+        return Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            "action_not_declared",
+            format!("no node of the project declares action {name}"),
+        ));
+    }
+    Ok(Json(ActionDetail { name, nodes }))
 }
 
 pub(super) async fn approve_hook(

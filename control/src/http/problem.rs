@@ -205,8 +205,13 @@ impl From<DispatchError> for ApiError {
             DispatchError::BadAction(_) => Self::bad_request("invalid_action", text),
             DispatchError::BadTimeout(_) => Self::bad_request("invalid_timeout", text),
             DispatchError::ParametersTooLarge(_) => Self::bad_request("invalid_parameters", text),
+            DispatchError::ParametersRefused { dropped, .. } => Self {
+                dropped,
+                ..Self::bad_request("invalid_parameters", text)
+            },
             DispatchError::NoSurvivor { why, dropped, .. } => {
                 let refusal = match why {
+                    NoSurvivor::InvalidParameters => Self::bad_request("invalid_parameters", text),
                     NoSurvivor::HookIntegrityViolation => {
                         Self::new(StatusCode::CONFLICT, "hook_integrity_violation", text)
                     }
@@ -289,6 +294,9 @@ impl From<ManifestError> for ApiError {
                 Self::bad_request("declared_hook_invalid", text)
             }
             ManifestError::HookDuplicate(_) => Self::bad_request("declared_hook_duplicate", text),
+            ManifestError::TooManyRefused(_) | ManifestError::RefusedInvalid(_) => {
+                Self::bad_request("refused_hook_invalid", text)
+            }
             ManifestError::BuiltinInvalid(_) | ManifestError::TooManyBuiltins(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "builtin_action_invalid", text)
             }

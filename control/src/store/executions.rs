@@ -18,7 +18,10 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) project: ProjectId,
     pub(crate) action: &'a ActionName,
     pub(crate) kind: ActionKind,
+    /// What of them may be shown.
     pub(crate) parameters: Option<&'a Parameters>,
+    /// The rest, sealed.
+    pub(crate) sealed_parameters: Option<&'a [u8]>,
     pub(crate) selector: Option<&'a str>,
     pub(crate) timeout_seconds: u32,
     pub(crate) requested_by: &'a str,
@@ -36,6 +39,7 @@ pub(crate) struct ExecutionHeader {
     pub(crate) action: ActionName,
     pub(crate) kind: ActionKind,
     pub(crate) parameters: Option<Parameters>,
+    pub(crate) sealed_parameters: Option<Vec<u8>>,
     pub(crate) selector: Option<String>,
     pub(crate) timeout_seconds: u32,
     pub(crate) terminal: Option<Status>,
@@ -46,7 +50,8 @@ pub(crate) struct ExecutionHeader {
 }
 
 pub(super) const HEADER_COLUMNS: &str = "e.id, e.domain_id, e.project_id, e.action_name, e.action_kind, e.parameters, \
-     e.selector, e.timeout_seconds, e.terminal_status, e.requested_by, e.created_ms, e.updated_ms, e.expires_ms";
+     e.selector, e.timeout_seconds, e.terminal_status, e.requested_by, e.created_ms, e.updated_ms, e.expires_ms, \
+     e.sealed_parameters";
 
 impl ExecutionHeader {
     pub(super) fn read(row: &SqliteRow) -> Result<Self, CorruptRow> {
@@ -64,6 +69,7 @@ impl ExecutionHeader {
             action: row.parsed("action_name")?,
             kind,
             parameters: row.json_opt("parameters")?,
+            sealed_parameters: row.get("sealed_parameters")?,
             selector: row.get("selector")?,
             timeout_seconds: row.number("timeout_seconds")?,
             terminal: terminal
@@ -146,8 +152,8 @@ impl Tx {
         sqlx::query(
             "INSERT INTO action_execution
                  (id, domain_id, project_id, action_name, action_kind, parameters, selector, timeout_seconds,
-                  live_targets, requested_by, created_ms, updated_ms, expires_ms)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12)",
+                  live_targets, requested_by, created_ms, updated_ms, expires_ms, sealed_parameters)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13)",
         )
         .bind(new.id.uuid())
         .bind(new.domain.uuid())
@@ -161,6 +167,7 @@ impl Tx {
         .bind(new.requested_by)
         .bind(new.created_at.as_millis())
         .bind(new.expires_at.as_millis())
+        .bind(new.sealed_parameters)
         .execute(&mut *self.0)
         .await?;
         for chunk in new.targets.chunks(ROWS_PER_INSERT) {
@@ -375,7 +382,8 @@ impl Tx {
                 .await?;
         let settled = status::fold(statuses.iter().filter_map(|s| s.parse().ok()));
         sqlx::query(
-            "UPDATE action_execution SET terminal_status = $2 WHERE id = $1 AND terminal_status IS NULL",
+            "UPDATE action_execution SET terminal_status = $2, sealed_parameters = NULL
+             WHERE id = $1 AND terminal_status IS NULL",
         )
         .bind(execution.uuid())
         .bind(settled.as_str())
