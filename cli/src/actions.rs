@@ -82,6 +82,9 @@ async fn show(session: &Session, args: ShowArgs) -> Result<Exit, Failure> {
         |node| node.node_name.clone(),
         |nodes, _| nodes_table(nodes),
     )?;
+    if detail.more {
+        screen.say(&format!("only {} of its nodes are shown", detail.nodes.len()));
+    }
     Ok(Exit::Success)
 }
 

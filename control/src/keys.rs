@@ -1,7 +1,7 @@
 //! Secrets of this control service and what is derived from them.
 //!
 //! Every secret is a file of mode 0600 under the data directory. One server key gives the callback tokens, the cursors,
-//! the URLs of the built-in output store and the keys that seal secret parameters, each under a purpose of its own, so
+//! the URLs of the built-in output store, the keys that seal secret parameters and the hashes of request bodies, each under a purpose of its own, so
 //! that one can never pass as another.
 
 use std::{
@@ -27,6 +27,7 @@ pub(crate) enum Purpose {
     Cursor,
     OutputUrl,
     Parameters,
+    RequestBody,
 }
 
 impl Purpose {
@@ -36,6 +37,7 @@ impl Purpose {
             Self::Cursor => b"muster/cursor/v1\0",
             Self::OutputUrl => b"muster/output-url/v1\0",
             Self::Parameters => b"muster/parameters/v1\0",
+            Self::RequestBody => b"muster/request-body/v1\0",
         }
     }
 }
@@ -45,6 +47,11 @@ impl Purpose {
 pub(crate) struct ServerKey([u8; 32]);
 
 impl ServerKey {
+    #[cfg(test)]
+    pub(crate) const fn of_tests() -> Self {
+        Self([7; 32])
+    }
+
     pub(crate) fn mac(&self, purpose: Purpose, message: &[u8]) -> [u8; 32] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(purpose.tag());

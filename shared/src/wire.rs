@@ -413,6 +413,9 @@ pub const ACTION_NODES_MAX: u32 = 1000;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ActionDetail {
     pub name: ActionName,
+    /// Whether more nodes declare it than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     pub nodes: Vec<ActionOnNode>,
 }
 

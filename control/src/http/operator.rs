@@ -14,9 +14,9 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        ActionDetail, ApproveRequest, DispatchPreview, DispatchRequest, Execution, HookState,
-        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page,
-        SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
+        ACTION_NODES_MAX, ActionDetail, ApproveRequest, DispatchPreview, DispatchRequest, Execution,
+        HookState, IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch,
+        NodeSummary, Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse, ViolationRow,
     },
 };
 use serde::Deserialize;
@@ -67,7 +67,7 @@ pub(super) async fn dispatch(
     body: Body,
 ) -> Result<Response, ApiError> {
     let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let once = once(&headers, &bytes)?;
+    let once = once(&control, &headers, &bytes)?;
     let request = parse_json(&bytes)?;
     let InProject { operator, project } = caller;
     let dispatched = dispatch::dispatch(
@@ -97,10 +97,10 @@ pub(super) async fn dispatch(
 }
 
 /// What the request says of having been made before.
-fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
+fn once(control: &Control, headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY_HEADER).iter();
     let Some(key) = keys.next() else { return Ok(None) };
-    match Once::new(key.as_bytes(), body) {
+    match Once::new(&control.key, key.as_bytes(), body) {
         Some(once) if keys.next().is_none() => Ok(Some(once)),
         Some(_) | None => Err(ApiError::bad_request(
             "invalid_idempotency_key",
@@ -220,7 +220,10 @@ pub(super) async fn get_action(
     let name: ActionName = action
         .parse()
         .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
-    let nodes = control.store.action_on_nodes(caller.project.id, &name).await?;
+    let mut nodes = control
+        .store
+        .action_on_nodes(caller.project.id, &name, ACTION_NODES_MAX + 1)
+        .await?;
     if nodes.is_empty() {
         return Err(ApiError::new(
             StatusCode::NOT_FOUND,
@@ -228,7 +231,10 @@ pub(super) async fn get_action(
             format!("no node of the project declares action {name}"),
         ));
     }
-    Ok(Json(ActionDetail { name, nodes }))
+    let listed = usize::try_from(ACTION_NODES_MAX).unwrap_or(usize::MAX);
+    let more = nodes.len() > listed;
+    nodes.truncate(listed);
+    Ok(Json(ActionDetail { name, more, nodes }))
 }
 
 pub(super) async fn approve_hook(

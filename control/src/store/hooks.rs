@@ -6,8 +6,8 @@ use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
     time::Timestamp,
     wire::{
-        ACTION_NODES_MAX, ActionKind, ActionOnNode, BuiltinAction, BuiltinParameter, CapabilityManifest,
-        DeclaredHook, HookManifest, HookState, Verdict, ViolationRow,
+        ActionKind, ActionOnNode, BuiltinAction, BuiltinParameter, CapabilityManifest, DeclaredHook,
+        HookManifest, HookState, Verdict, ViolationRow,
     },
 };
 use serde_json::{Value, json};
@@ -213,6 +213,7 @@ impl Store {
         &self,
         project: ProjectId,
         action: &ActionName,
+        limit: u32,
     ) -> Result<Vec<ActionOnNode>, StoreError> {
         let rows = sqlx::query(
             "SELECT a.node_id, node.name AS node_name, a.kind, a.digest, b.digest AS baseline, a.manifest, a.denied
@@ -223,7 +224,7 @@ impl Store {
         )
         .bind(action.as_str())
         .bind(project.uuid())
-        .bind(i64::from(ACTION_NODES_MAX))
+        .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
         rows.iter()
