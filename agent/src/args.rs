@@ -49,7 +49,7 @@ pub(crate) enum Output {
     Json,
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// Where identity, journal and runs are kept
     #[arg(long, env = "MUSTER_STATE_DIR")]

@@ -1,4 +1,4 @@
-//! Actions that are compiled in. Those here only look: they may run beside anything, and again after a restart.
+//! Actions that are compiled in. Those here may run beside anything, and again after a restart: all but one only look.
 //!
 //! Each answers with one JSON document, and none runs a command line.
 
@@ -10,16 +10,26 @@ use std::sync::Arc;
 use muster_shared::{
     ids::NodeId,
     time::Timestamp,
-    wire::{BuiltinAction, BuiltinParameter, Parameters, Verdict},
+    wire::{ActionKind, BuiltinAction, BuiltinParameter, Parameters, Verdict},
 };
 use serde_json::{Value, json};
 
-use crate::hooks::catalog::{Catalog, State};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    hooks::catalog::{Catalog, State},
+    policy::Policy,
+};
+
+/// Asks the daemon to read its configuration again. The answer names the settings that take effect at the next start,
+/// or says why everything stays as it was.
+pub(crate) type ReloadAsked = oneshot::Sender<Result<Vec<&'static str>, String>>;
 
 /// What a builtin may know of the daemon.
 pub(crate) struct Context {
     pub(crate) node: NodeId,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) reload: mpsc::Sender<ReloadAsked>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +52,13 @@ struct Parameter {
     description: &'static str,
 }
 
-const BUILTINS: [Builtin; 4] = [
+const BUILTINS: [Builtin; 5] = [
+    Builtin {
+        name: "agent.reload",
+        description: "Reads the configuration of this node again",
+        parameters: &[],
+        run: agent_reload,
+    },
     Builtin {
         name: "disk.usage",
         description: "Space and inodes of each mounted file system",
@@ -76,7 +92,7 @@ pub(crate) fn is_builtin(name: &str) -> bool {
     BUILTINS.iter().any(|builtin| builtin.name == name)
 }
 
-pub(crate) fn declared() -> Vec<BuiltinAction> {
+pub(crate) fn declared(policy: &Policy) -> Vec<BuiltinAction> {
     let parameter = |parameter: &Parameter| BuiltinParameter {
         name: parameter.name.to_owned(),
         kind: Some("string".to_owned()),
@@ -88,6 +104,7 @@ pub(crate) fn declared() -> Vec<BuiltinAction> {
         name: builtin.name.to_owned(),
         description: Some(builtin.description.to_owned()),
         parameters: builtin.parameters.iter().map(parameter).collect(),
+        denied: policy.denial(ActionKind::Builtin, builtin.name),
     };
     BUILTINS.iter().map(action).collect()
 }
@@ -133,13 +150,27 @@ fn ping(_: &Parameters, context: &Context) -> Result<Value, Failed> {
     Ok(json!({ "pong": true, "node_id": context.node, "time": Timestamp::now() }))
 }
 
+fn agent_reload(_: &Parameters, context: &Context) -> Result<Value, Failed> {
+    let (answer, answered) = oneshot::channel();
+    let stopping = || Failed::Work("the daemon is stopping".to_owned());
+    context.reload.blocking_send(answer).map_err(|_| stopping())?;
+    match answered.blocking_recv().map_err(|_| stopping())? {
+        Ok(at_next_start) => Ok(json!({ "reloaded": true, "at_next_start": at_next_start })),
+        Err(why) => Err(Failed::Work(format!("the configuration stays as it was: {why}"))),
+    }
+}
+
 fn hooks_list(_: &Parameters, context: &Context) -> Result<Value, Failed> {
     let hook = |seen: &crate::hooks::catalog::Seen| match &seen.state {
-        State::Hook { digest, baseline } => json!({
+        State::Hook {
+            digests, baseline, ..
+        } => json!({
             "name": seen.name,
-            "digest": digest.to_string(),
+            "digest": digests.whole().to_string(),
+            "file": digests.file.to_string(),
+            "manifest": digests.manifest.map(|digest| digest.to_string()),
             "baseline": baseline.to_string(),
-            "verdict": Verdict::of(Some(*baseline), *digest).as_str(),
+            "verdict": Verdict::of(Some(*baseline), digests.whole()).as_str(),
         }),
         State::Refused { why } => json!({ "name": seen.name, "refused": why }),
     };
@@ -153,15 +184,22 @@ fn hooks_list(_: &Parameters, context: &Context) -> Result<Value, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::catalog::Seen;
+    use crate::hooks::{Digests, catalog::Seen};
     use muster_shared::ids::Digest;
 
     fn context() -> Context {
-        let (digest, baseline) = (Digest::of(b"new"), Digest::of(b"old"));
+        let digests = Digests {
+            file: Digest::of(b"new"),
+            manifest: None,
+        };
         let seen = vec![
             Seen {
                 name: "changed".into(),
-                state: State::Hook { digest, baseline },
+                state: State::Hook {
+                    digests,
+                    baseline: Digest::of(b"old"),
+                    manifest: Arc::default(),
+                },
             },
             Seen {
                 name: "link".into(),
@@ -174,7 +212,19 @@ mod tests {
         Context {
             node,
             catalog: Arc::new(Catalog { seen, problem: None }),
+            reload: answering(),
         }
+    }
+
+    /// A daemon that reloads whenever it is asked.
+    fn answering() -> mpsc::Sender<ReloadAsked> {
+        let (reload, mut asked) = mpsc::channel::<ReloadAsked>(1);
+        std::thread::spawn(move || {
+            while let Some(answer) = asked.blocking_recv() {
+                answer.send(Ok(Vec::new())).unwrap();
+            }
+        });
+        reload
     }
 
     fn answer(name: &str, parameters: &Value) -> Result<Value, Failed> {

@@ -9,14 +9,21 @@ use std::{
 use muster_shared::labels::{self, BadLabel, LABELS_SAID_MAX, Labels};
 use serde::Deserialize;
 
-use crate::{args::RunArgs, enroll::machine::FACTS_MAX, exit::Exit};
+use crate::{
+    args::RunArgs,
+    enroll::machine::FACTS_MAX,
+    exit::Exit,
+    hooks::SizesMax,
+    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
+};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
 const CONFIG_DEFAULT: &str = "/etc/muster/agent.toml";
+const DROP_INS_MAX: usize = 128;
 
 /// As written; every field may be left out.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
     state_dir: Option<PathBuf>,
@@ -26,6 +33,7 @@ struct RawConfig {
     queue_max: Option<u64>,
     output_bytes_max: Option<u64>,
     hook_bytes_max: Option<u64>,
+    manifest_bytes_max: Option<u64>,
     stop_grace_seconds: Option<u64>,
     heartbeat_seconds: Option<u64>,
     idle_seconds: Option<u64>,
@@ -37,6 +45,44 @@ struct RawConfig {
     output_spool_bytes_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
+    #[serde(default)]
+    policy: RawPolicy,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPolicy {
+    allow: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+    builtins: Option<bool>,
+    timeout_max_seconds: Option<u64>,
+}
+
+impl RawConfig {
+    /// What a later file says wins over what an earlier one said. The policy is put together elsewhere.
+    fn then(self, later: Self) -> Self {
+        Self {
+            state_dir: later.state_dir.or(self.state_dir),
+            hooks_dir: later.hooks_dir.or(self.hooks_dir),
+            output_ca_file: later.output_ca_file.or(self.output_ca_file),
+            running_max: later.running_max.or(self.running_max),
+            queue_max: later.queue_max.or(self.queue_max),
+            output_bytes_max: later.output_bytes_max.or(self.output_bytes_max),
+            hook_bytes_max: later.hook_bytes_max.or(self.hook_bytes_max),
+            manifest_bytes_max: later.manifest_bytes_max.or(self.manifest_bytes_max),
+            stop_grace_seconds: later.stop_grace_seconds.or(self.stop_grace_seconds),
+            heartbeat_seconds: later.heartbeat_seconds.or(self.heartbeat_seconds),
+            idle_seconds: later.idle_seconds.or(self.idle_seconds),
+            backoff_max_seconds: later.backoff_max_seconds.or(self.backoff_max_seconds),
+            journal_keep_days: later.journal_keep_days.or(self.journal_keep_days),
+            output_wait_seconds: later.output_wait_seconds.or(self.output_wait_seconds),
+            output_retry_seconds: later.output_retry_seconds.or(self.output_retry_seconds),
+            output_keep_days: later.output_keep_days.or(self.output_keep_days),
+            output_spool_bytes_max: later.output_spool_bytes_max.or(self.output_spool_bytes_max),
+            labels: self.labels.into_iter().chain(later.labels).collect(),
+            policy: RawPolicy::default(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +94,9 @@ pub(crate) struct Config {
     /// What the admin calls this node. Control keeps them under `node/`, where no operator's label is.
     pub(crate) labels: Labels,
     pub(crate) limits: Limits,
+    pub(crate) policy: Policy,
+    /// The command line it was read with, and is read again with.
+    args: RunArgs,
 }
 
 #[derive(Clone, Debug)]
@@ -58,7 +107,7 @@ pub(crate) struct Limits {
     pub(crate) queue_max: usize,
     /// Output kept of one invocation; past it the middle is cut.
     pub(crate) output_bytes_max: u64,
-    pub(crate) hook_bytes_max: u64,
+    pub(crate) sizes: SizesMax,
     /// Between the polite signal and the other one.
     pub(crate) stop_grace: Duration,
     pub(crate) heartbeat: Duration,
@@ -95,6 +144,28 @@ enum ConfigError {
     Label { path: PathBuf, err: BadLabel },
     #[error("[labels] in {path} has {count} labels; the limit is {LABELS_MAX}")]
     TooManyLabels { path: PathBuf, count: usize },
+    #[error("policy.{list} in {path}: {err}")]
+    Pattern {
+        path: PathBuf,
+        list: &'static str,
+        err: BadPattern,
+    },
+    #[error("policy.{list} in {path} has {count} patterns; the limit is {PATTERNS_MAX}")]
+    TooManyPatterns {
+        path: PathBuf,
+        list: &'static str,
+        count: usize,
+    },
+    #[error("{path} has {count} files; the limit is {DROP_INS_MAX}")]
+    TooManyDropIns { path: PathBuf, count: usize },
+}
+
+/// What came of reading the configuration again.
+#[derive(Debug)]
+pub(crate) struct Reloaded {
+    pub(crate) config: Config,
+    /// Settings that differ and take effect only at the next start.
+    pub(crate) at_next_start: Vec<&'static str>,
 }
 
 /// What a node may say of itself, less what the facts of the machine take.
@@ -102,85 +173,211 @@ const LABELS_MAX: usize = LABELS_SAID_MAX - FACTS_MAX;
 
 impl Config {
     pub(crate) fn load(args: RunArgs) -> Result<Self, Exit> {
-        let named = args.config.is_some();
-        let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
-        read(&path, named)
-            .and_then(|raw| Self::check(raw, args, &path))
-            .map_err(|err| Exit::BadConfig(err.to_string()))
+        Self::read(args).map_err(|err| Exit::BadConfig(err.to_string()))
     }
 
-    fn check(raw: RawConfig, args: RunArgs, path: &Path) -> Result<Self, ConfigError> {
-        let within = |field, value: Option<u64>, default, min, max| {
-            let value = value.unwrap_or(default);
-            if (min..=max).contains(&value) {
-                Ok(value)
-            } else {
-                Err(ConfigError::OutOfBounds {
-                    path: path.to_owned(),
-                    field,
-                    value,
-                    min,
-                    max,
-                })
-            }
-        };
-        let seconds = |field, value, default, min, max| {
-            within(field, value, default, min, max).map(Duration::from_secs)
-        };
-        let count = |field, value, default, min, max| {
-            within(field, value, default, min, max).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
-        };
-        let limits = Limits {
-            running_max: count("running_max", raw.running_max, 8, 1, 256)?,
-            queue_max: count("queue_max", raw.queue_max, 64, 1, 10_000)?,
-            output_bytes_max: within("output_bytes_max", raw.output_bytes_max, 64 << 20, 4096, 1 << 40)?,
-            hook_bytes_max: within("hook_bytes_max", raw.hook_bytes_max, 16 << 20, 1, 1 << 30)?,
-            stop_grace: seconds("stop_grace_seconds", raw.stop_grace_seconds, 10, 0, 3600)?,
-            heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 30, 1, 3600)?,
-            idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
-            backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
-            journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
-            output_wait: seconds("output_wait_seconds", raw.output_wait_seconds, 120, 0, 3600)?,
-            output_retry: seconds(
-                "output_retry_seconds",
-                raw.output_retry_seconds,
-                600,
-                1,
-                24 * 60 * 60,
-            )?,
-            output_keep: seconds("output_keep_days", raw.output_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
-            output_spool_bytes_max: within(
-                "output_spool_bytes_max",
-                raw.output_spool_bytes_max,
-                1 << 30,
-                0,
-                1 << 40,
-            )?,
-        };
+    /// Reads everything again. What is built into running parts stays as it is until the next start.
+    pub(crate) fn reload(&self) -> Result<Reloaded, String> {
+        let new = Self::read(self.args.clone()).map_err(|err| err.to_string())?;
+        let (old, limits) = (self, &new.limits);
+        let at_start = [
+            ("state_dir", old.state_dir != new.state_dir),
+            ("hooks_dir", old.hooks_dir != new.hooks_dir),
+            ("output_ca_file", old.output_ca_file != new.output_ca_file),
+            ("heartbeat_seconds", old.limits.heartbeat != limits.heartbeat),
+            ("idle_seconds", old.limits.idle != limits.idle),
+            (
+                "backoff_max_seconds",
+                old.limits.backoff_max != limits.backoff_max,
+            ),
+        ];
+        Ok(Reloaded {
+            at_next_start: at_start
+                .into_iter()
+                .filter(|(_, differs)| *differs)
+                .map(|(name, _)| name)
+                .collect(),
+            config: Self {
+                state_dir: old.state_dir.clone(),
+                hooks_dir: old.hooks_dir.clone(),
+                output_ca_file: old.output_ca_file.clone(),
+                labels: new.labels,
+                limits: Limits {
+                    heartbeat: old.limits.heartbeat,
+                    idle: old.limits.idle,
+                    backoff_max: old.limits.backoff_max,
+                    ..new.limits
+                },
+                policy: new.policy,
+                args: new.args,
+            },
+        })
+    }
+
+    /// `agent.toml`, then the files of `agent.d` beside it in the order of their names. Each has to be sound by itself.
+    fn read(args: RunArgs) -> Result<Self, ConfigError> {
+        let named = args.config.is_some();
+        let main = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
+        let mut files = vec![(read(&main, named)?, main.clone())];
+        for path in drop_ins(&main.with_extension("d"))? {
+            files.push((read(&path, true)?, path));
+        }
+        let (mut raw, mut policy) = (RawConfig::default(), Policy::default());
+        for (file, path) in files {
+            limits(&file, &path)?;
+            check_labels(&file.labels, &path)?;
+            policy = policy.then(policy_of(&file.policy, &path)?);
+            raw = raw.then(file);
+        }
+        check_labels(&raw.labels, &main)?;
         // Absolute from here on: supervisors work from another folder than the one this was started in.
-        let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {
-            let path = flag.or(file).unwrap_or_else(|| default.into());
+        let either = |flag: Option<&PathBuf>, file: Option<PathBuf>, default: &str| {
+            let path = flag.cloned().or(file).unwrap_or_else(|| default.into());
             std::path::absolute(&path).unwrap_or(path)
         };
         Ok(Self {
-            state_dir: either(args.state_dir, raw.state_dir, STATE_DIR_DEFAULT),
-            hooks_dir: either(args.hooks_dir, raw.hooks_dir, HOOKS_DIR_DEFAULT),
+            limits: limits(&raw, &main)?,
+            state_dir: either(args.state_dir.as_ref(), raw.state_dir, STATE_DIR_DEFAULT),
+            hooks_dir: either(args.hooks_dir.as_ref(), raw.hooks_dir, HOOKS_DIR_DEFAULT),
             output_ca_file: raw.output_ca_file,
-            labels: sound_labels(raw.labels, path)?,
-            limits,
+            labels: raw.labels,
+            policy,
+            args,
         })
     }
 }
 
-fn sound_labels(labels: Labels, path: &Path) -> Result<Labels, ConfigError> {
+fn check_labels(labels: &Labels, path: &Path) -> Result<(), ConfigError> {
     let path = || path.to_owned();
-    for (key, value) in &labels {
+    for (key, value) in labels {
         labels::check_said(key, value).map_err(|err| ConfigError::Label { path: path(), err })?;
     }
     match labels.len() {
         count if count > LABELS_MAX => Err(ConfigError::TooManyLabels { path: path(), count }),
-        _ => Ok(labels),
+        _ => Ok(()),
     }
+}
+
+fn limits(raw: &RawConfig, path: &Path) -> Result<Limits, ConfigError> {
+    let within = |field, value: Option<u64>, default, min, max| {
+        let value = value.unwrap_or(default);
+        bounded(path, field, value, (min, max))
+    };
+    let seconds =
+        |field, value, default, min, max| within(field, value, default, min, max).map(Duration::from_secs);
+    let count = |field, value, default, min, max| {
+        within(field, value, default, min, max).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+    };
+    Ok(Limits {
+        running_max: count("running_max", raw.running_max, 8, 1, 256)?,
+        queue_max: count("queue_max", raw.queue_max, 64, 1, 10_000)?,
+        output_bytes_max: within("output_bytes_max", raw.output_bytes_max, 64 << 20, 4096, 1 << 40)?,
+        sizes: SizesMax {
+            hook_bytes: within("hook_bytes_max", raw.hook_bytes_max, 16 << 20, 1, 1 << 30)?,
+            manifest_bytes: within("manifest_bytes_max", raw.manifest_bytes_max, 64 << 10, 1, 1 << 20)?,
+        },
+        stop_grace: seconds("stop_grace_seconds", raw.stop_grace_seconds, 10, 0, 3600)?,
+        heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 30, 1, 3600)?,
+        idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
+        backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
+        journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
+        output_wait: seconds("output_wait_seconds", raw.output_wait_seconds, 120, 0, 3600)?,
+        output_retry: seconds(
+            "output_retry_seconds",
+            raw.output_retry_seconds,
+            600,
+            1,
+            24 * 60 * 60,
+        )?,
+        output_keep: seconds("output_keep_days", raw.output_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
+        output_spool_bytes_max: within(
+            "output_spool_bytes_max",
+            raw.output_spool_bytes_max,
+            1 << 30,
+            0,
+            1 << 40,
+        )?,
+    })
+}
+
+fn bounded(path: &Path, field: &'static str, value: u64, (min, max): (u64, u64)) -> Result<u64, ConfigError> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(ConfigError::OutOfBounds {
+        path: path.to_owned(),
+        field,
+        value,
+        min,
+        max,
+    })
+}
+
+fn policy_of(raw: &RawPolicy, path: &Path) -> Result<Policy, ConfigError> {
+    let list = |name: &'static str, raw: &Option<Vec<String>>| {
+        let Some(raw) = raw else { return Ok(Vec::new()) };
+        if raw.len() > PATTERNS_MAX {
+            return Err(ConfigError::TooManyPatterns {
+                path: path.to_owned(),
+                list: name,
+                count: raw.len(),
+            });
+        }
+        let parsed: Result<Vec<Pattern>, BadPattern> = raw.iter().map(|raw| Pattern::parse(raw)).collect();
+        let what = parsed.map_err(|err| ConfigError::Pattern {
+            path: path.to_owned(),
+            list: name,
+            err,
+        })?;
+        Ok(vec![said(what, path)])
+    };
+    let timeout = raw.timeout_max_seconds.map(|seconds| {
+        let bounds = (1, muster_shared::wire::TIMEOUT_SECONDS_MAX.into());
+        bounded(path, "policy.timeout_max_seconds", seconds, bounds)
+    });
+    Ok(Policy {
+        allow: list("allow", &raw.allow)?,
+        deny: list("deny", &raw.deny)?,
+        builtins: raw.builtins.map(|on| said(on, path)),
+        timeout_max: timeout
+            .transpose()?
+            .map(|seconds| said(Duration::from_secs(seconds), path)),
+    })
+}
+
+fn said<T>(what: T, path: &Path) -> Said<T> {
+    let file = path.to_owned();
+    Said { what, file }
+}
+
+/// The files of a directory that need not be there, by name.
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let unreadable = |err| ConfigError::Unreadable {
+        path: dir.to_owned(),
+        err,
+    };
+    let entries = match std::fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(unreadable)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path
+            .file_name()
+            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    if files.len() > DROP_INS_MAX {
+        return Err(ConfigError::TooManyDropIns {
+            path: dir.to_owned(),
+            count: files.len(),
+        });
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// A file that somebody named must be there; the one at the usual place need not.
@@ -250,6 +447,58 @@ mod tests {
         let many: String = (0..=LABELS_MAX).map(|n| format!("l{n} = \"x\"\n")).collect();
         let text = load(&format!("[labels]\n{many}")).unwrap_err().to_string();
         assert!(text.contains(&format!("the limit is {LABELS_MAX}")), "{text}");
+    }
+
+    #[test]
+    fn drop_ins_come_on_top_in_the_order_of_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.toml");
+        let drop_in =
+            |name: &str, text: &str| std::fs::write(dir.path().join("agent.d").join(name), text).unwrap();
+        std::fs::create_dir(dir.path().join("agent.d")).unwrap();
+        std::fs::write(
+            &path,
+            "running_max = 2\nqueue_max = 3\n[policy]\ndeny = [\"a\"]\n",
+        )
+        .unwrap();
+        drop_in(
+            "20-b.toml",
+            "running_max = 4\n[policy]\ntimeout_max_seconds = 9\n",
+        );
+        drop_in(
+            "10-a.toml",
+            "running_max = 3\n[policy]\ndeny = [\"b\"]\ntimeout_max_seconds = 5\n",
+        );
+        drop_in(".hidden.toml", "nonsense");
+        drop_in("readme.txt", "nonsense");
+        let args = RunArgs {
+            state_dir: None,
+            hooks_dir: None,
+            config: Some(path),
+        };
+        let config = Config::load(args).unwrap();
+        assert_eq!((config.limits.running_max, config.limits.queue_max), (4, 3));
+        assert_eq!(config.policy.deny.len(), 2);
+        assert_eq!(
+            config.policy.timeout_max.as_ref().unwrap().what,
+            Duration::from_secs(9)
+        );
+
+        drop_in("30-c.toml", "heartbeat_seconds = 5\nrunning_max = 5\n");
+        let reloaded = config.reload().unwrap();
+        assert_eq!(reloaded.at_next_start, ["heartbeat_seconds"]);
+        assert_eq!(reloaded.config.limits.running_max, 5);
+        assert_eq!(reloaded.config.limits.heartbeat, config.limits.heartbeat);
+        for (bad, word) in [
+            ("running_max = 0", "running_max"),
+            ("[policy]\ndeny = [\"a b\"]", "a b"),
+            ("[policy]\ntimeout_max_seconds = 0", "policy.timeout_max_seconds"),
+            ("[policy]\ndenny = []", "denny"),
+        ] {
+            drop_in("30-c.toml", bad);
+            let text = config.reload().unwrap_err();
+            assert!(text.contains("30-c.toml") && text.contains(word), "{text}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) enum Poke {
 }
 
 pub(crate) struct Declarer {
-    pub(crate) config: Arc<Config>,
+    pub(crate) settings: watch::Receiver<Arc<Config>>,
     pub(crate) control: Control,
     pub(crate) journal: Journal,
     pub(crate) clock: Clock,
@@ -47,16 +47,14 @@ enum Unsaid {
 
 /// Looks at the hooks directory once and logs what is wrong with it.
 pub(crate) async fn scan(
-    config: &Arc<Config>,
+    config: Arc<Config>,
     journal: &Journal,
     clock: &Clock,
     detected_by: DetectedBy,
 ) -> Result<Catalog, JournalError> {
-    let looked = Arc::clone(config);
-    let listing =
-        tokio::task::spawn_blocking(move || catalog::look(&looked.hooks_dir, looked.limits.hook_bytes_max))
-            .await
-            .map_err(|_| JournalError::NoAnswer)?;
+    let listing = tokio::task::spawn_blocking(move || catalog::look(&config.hooks_dir, config.limits.sizes))
+        .await
+        .map_err(|_| JournalError::NoAnswer)?;
     let now = clock.now();
     journal
         .ask(move |store| catalog::judge_all(listing, store, now, detected_by))
@@ -71,18 +69,22 @@ fn log_troubles(before: &Catalog, after: &Catalog) {
     for seen in after.seen.iter().filter(|seen| !before.seen.contains(seen)) {
         match &seen.state {
             State::Refused { why } => log::warn!(hook = seen.name; "A file is no hook: {why}"),
-            State::Hook { digest, baseline } if digest != baseline => {
-                log::warn!(hook = seen.name, observed:% = digest, expected:% = baseline;
-                    "A hook has changed and will not run until its digest is approved");
+            State::Hook {
+                digests, baseline, ..
+            } if digests.whole() != *baseline => {
+                log::warn!(hook = seen.name, observed:% = digests.whole(), expected:% = baseline;
+                    "A hook or its manifest has changed; it will not run until its digest is approved");
             }
-            State::Hook { digest, .. } => log::info!(hook = seen.name, digest:% = digest; "Found a hook"),
+            State::Hook { digests, .. } => {
+                log::info!(hook = seen.name, digest:% = digests.whole(); "Found a hook");
+            }
         }
     }
 }
 
 impl Declarer {
     pub(crate) async fn speak(self, mut pokes: mpsc::Receiver<Poke>) {
-        let mut backoff = Backoff::new(self.config.limits.backoff_max);
+        let mut backoff = Backoff::new(self.config().limits.backoff_max);
         log_troubles(&Catalog::default(), &self.catalog.borrow());
         // The first connection asks for the first declaration.
         let (mut rescan, mut declare) = (false, false);
@@ -125,12 +127,16 @@ impl Declarer {
         }
     }
 
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.settings.borrow())
+    }
+
     /// Says whether anything that is declared has changed.
     async fn rescan(&self) -> Result<bool, JournalError> {
-        let after = scan(&self.config, &self.journal, &self.clock, DetectedBy::Inotify).await?;
+        let after = scan(self.config(), &self.journal, &self.clock, DetectedBy::Inotify).await?;
         let before = Arc::clone(&self.catalog.borrow());
         log_troubles(&before, &after);
-        let changed = before.declared() != after.declared();
+        let changed = before.seen != after.seen;
         self.catalog.send_replace(Arc::new(after));
         Ok(changed)
     }
@@ -138,17 +144,19 @@ impl Declarer {
     /// The facts of the machine, and what its admin calls it: his word counts where both have one.
     fn labels(&self) -> Labels {
         let mut labels = machine::facts();
-        labels.extend(self.config.labels.clone());
+        labels.extend(self.config().labels.clone());
         labels
     }
 
     async fn say(&self, declare: bool) -> Result<(), Unsaid> {
         if declare {
+            let policy = self.config().policy.clone();
             let manifest = CapabilityManifest {
                 binary_version: env!("CARGO_PKG_VERSION").to_owned(),
                 binary_checksum: Base64(self.binary.checksum.as_bytes().to_vec()),
-                declared_hooks: self.catalog.borrow().declared(),
-                builtin_actions: builtins::declared(),
+                declared_hooks: self.catalog.borrow().declared(&policy),
+                builtin_actions: builtins::declared(&policy),
+                refused_hooks: self.catalog.borrow().refused(),
                 labels: Some(self.labels()),
             };
             let answer = self.control.declare(&manifest).await?;

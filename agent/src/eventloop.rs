@@ -12,15 +12,16 @@ use muster_shared::{
     wire::{ActionCancel, ActionRequest, BaselineUpdated, DetectedBy},
 };
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{Semaphore, mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
 
 use crate::{
+    builtins::ReloadAsked,
     clock::Clock,
-    config::Config,
+    config::{Config, Reloaded},
     control::{self, Control},
     declare::{self, Declarer, Poke},
     exit::{self, Exit},
@@ -64,6 +65,9 @@ pub(crate) enum Event {
 
 struct Daemon {
     config: Arc<Config>,
+    settings: watch::Sender<Arc<Config>>,
+    reloads: mpsc::Receiver<ReloadAsked>,
+    hangups: Signal,
     clock: Clock,
     journal: Journal,
     session: Session,
@@ -115,12 +119,15 @@ impl Daemon {
         let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
         let control = Control::new(http, server, identity.node_id, identity.nsk);
         let (config, clock) = (Arc::new(config), Clock::default());
+        let (settings, settings_seen) = watch::channel(Arc::clone(&config));
+        let (reload, reloads) = mpsc::channel(4);
+        let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let binary = spawn_blocking(Binary::of_this_process)
             .await
             .map_err(|err| broken(err.into()))?
             .map_err(broken)?;
-        let first = declare::scan(&config, &journal, &clock, DetectedBy::StartupScan)
+        let first = declare::scan(Arc::clone(&config), &journal, &clock, DetectedBy::StartupScan)
             .await
             .map_err(|err| Exit::Journal(exit::chain(&err)))?;
         let (pokes, poked) = mpsc::channel(16);
@@ -147,7 +154,7 @@ impl Daemon {
         };
         tasks.spawn(listener.listen(clock_measured));
         let declarer = Declarer {
-            config: Arc::clone(&config),
+            settings: settings_seen.clone(),
             control: control.clone(),
             journal: journal.clone(),
             clock: clock.clone(),
@@ -166,7 +173,7 @@ impl Daemon {
             config.output_ca_file.clone(),
         );
         let runner = Runner {
-            config: Arc::clone(&config),
+            settings: settings_seen,
             node: identity.node_id,
             boot_id,
             clock: clock.clone(),
@@ -174,6 +181,7 @@ impl Daemon {
             catalog: catalog_seen,
             pokes: pokes.clone(),
             builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
+            reload,
         };
         Ok(Self {
             session: Session::new(
@@ -182,6 +190,9 @@ impl Daemon {
                 config.limits.output_spool_bytes_max,
             ),
             config,
+            settings,
+            reloads,
+            hangups,
             clock,
             journal,
             runner: Arc::new(runner),
@@ -208,9 +219,37 @@ impl Daemon {
                     Ok(event) => self.hear(event).await,
                     Err(err) => return Err(Exit::Failure(format!("a run or a delivery broke: {err}"))),
                 },
+                Some(answer) = self.reloads.recv() => {
+                    let reloaded = self.reload().await;
+                    drop(answer.send(reloaded));
+                }
+                Some(()) = self.hangups.recv() => drop(self.reload().await),
                 () = sleep_until(wake_at) => self.wake().await,
             }
         }
+    }
+
+    /// Reads the configuration again. One that is not sound changes nothing. Answers which settings wait for the next
+    /// start.
+    async fn reload(&mut self) -> Result<Vec<&'static str>, String> {
+        let Reloaded {
+            config,
+            at_next_start,
+        } = self.config.reload().inspect_err(|why| {
+            log::error!("The configuration stays as it was: {why}");
+        })?;
+        log::info!(limits:? = config.limits, policy:? = config.policy, at_next_start:?;
+            "Read the configuration again");
+        self.config = Arc::new(config);
+        self.settings.send_replace(Arc::clone(&self.config));
+        let limits = &self.config.limits;
+        self.session.set_limits(limits.running_max, limits.queue_max);
+        // Both what there is and what is allowed of it may be another now; a full channel has a poke on its way.
+        let _ = self.pokes.try_send(Poke::Rescan);
+        let _ = self.pokes.try_send(Poke::Declare);
+        let decision = self.session.handle(Input::Woken, self.clock.now());
+        self.perform(decision).await;
+        Ok(at_next_start)
     }
 
     fn wake_at(&self) -> Instant {
@@ -281,13 +320,20 @@ impl Daemon {
     }
 
     /// The journal is asked before anything is taken: what was settled long ago is known only there.
-    async fn look_up(&self, request: Box<ActionRequest>) -> Option<Input> {
+    async fn look_up(&mut self, request: Box<ActionRequest>) -> Option<Input> {
         let execution = request.execution_id;
+        let denied = self.config.policy.denial(request.kind, request.action.as_str());
+        if let Some(rule) = &denied {
+            log::warn!(execution_id:% = execution, action:% = request.action;
+                "Control asks for what the node's own policy forbids: {rule}");
+        }
+        self.session.set_lanes(self.runner.catalog.borrow().lanes());
         if self.session.knows(execution) {
             return Some(Input::Requested {
                 request,
                 recorded: None,
                 cancelled: false,
+                denied: None,
             });
         }
         let asked = self
@@ -299,6 +345,7 @@ impl Daemon {
                 recorded: recorded.map(Box::new),
                 // A cancel that the journal has not taken yet is as good as one that it has.
                 cancelled: cancelled || self.backlog.cancels(execution),
+                denied,
             }),
             Err(err) => {
                 // It may have run before, so it must not run now. Control sends it again.

@@ -3,7 +3,9 @@
 //! A path names different bytes at different times, so a hook is opened once, copied into sealed memory, hashed there,
 //! and executed from there. Editing, replacing or removing the file afterwards changes nothing for that run.
 
+pub(crate) mod affinity;
 pub(crate) mod catalog;
+pub(crate) mod manifest;
 pub(crate) mod watch;
 
 use std::{
@@ -11,16 +13,43 @@ use std::{
     io::{self, Read as _, Write as _},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use muster_shared::ids::{ActionName, Digest, Digester};
+use muster_shared::{
+    ids::{ActionName, Digest, Digester},
+    wire::hook_digest,
+};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 
-/// A hook's bytes at one moment.
+use manifest::{BadManifest, Manifest};
+
+/// How large the two files of a hook may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SizesMax {
+    pub(crate) hook_bytes: u64,
+    pub(crate) manifest_bytes: u64,
+}
+
+/// A hook's bytes at one moment, and its manifest's.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     pub(crate) sealed: OwnedFd,
-    pub(crate) digest: Digest,
+    pub(crate) digests: Digests,
+    pub(crate) manifest: Arc<Manifest>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Digests {
+    pub(crate) file: Digest,
+    pub(crate) manifest: Option<Digest>,
+}
+
+impl Digests {
+    /// What is pinned and approved.
+    pub(crate) fn whole(self) -> Digest {
+        hook_digest(self.file, self.manifest)
+    }
 }
 
 /// Why a file is no hook. Each text names the file and what would make it one.
@@ -42,8 +71,14 @@ pub(crate) enum NoHook {
     Writable { path: PathBuf, mode: u32 },
     #[error("{path} is not executable (mode {mode:o}): make it so (chmod +x)")]
     NotExecutable { path: PathBuf, mode: u32 },
-    #[error("{path} is longer than the {bytes_max} bytes that hook_bytes_max allows")]
-    TooLong { path: PathBuf, bytes_max: u64 },
+    #[error("{path} is longer than the {bytes_max} bytes that {setting} allows")]
+    TooLong {
+        path: PathBuf,
+        bytes_max: u64,
+        setting: &'static str,
+    },
+    #[error("its manifest is not sound: {0}")]
+    Manifest(BadManifest),
     #[error("{path} cannot be read: {err}")]
     Unreadable { path: PathBuf, err: io::Error },
 }
@@ -96,12 +131,76 @@ impl HookDir {
         Ok(names)
     }
 
-    /// Opens, checks, copies and hashes one hook.
-    pub(crate) fn pin(&self, name: &ActionName, bytes_max: u64) -> Result<Pinned, NoHook> {
+    /// Opens, checks, copies and hashes one hook, and reads its manifest.
+    pub(crate) fn pin(&self, name: &ActionName, max: SizesMax) -> Result<Pinned, NoHook> {
         let path = self.path.join(name.as_str());
+        let (source, stat) = self.open_regular(name.as_str())?;
+        if stat.st_mode & 0o111 == 0 {
+            return Err(NoHook::NotExecutable {
+                path,
+                mode: stat.st_mode & 0o7777,
+            });
+        }
+        let bytes_max = max.hook_bytes;
+        let (sealed, file, length) =
+            copy_and_seal(source.take(bytes_max.saturating_add(1))).map_err(|err| NoHook::Unreadable {
+                path: path.clone(),
+                err,
+            })?;
+        if length > bytes_max {
+            let setting = "hook_bytes_max";
+            return Err(NoHook::TooLong {
+                path,
+                bytes_max,
+                setting,
+            });
+        }
+        let (manifest, manifest_digest) = self.read_manifest(name, max.manifest_bytes)?;
+        Ok(Pinned {
+            sealed,
+            digests: Digests {
+                file,
+                manifest: manifest_digest,
+            },
+            manifest: Arc::new(manifest),
+        })
+    }
+
+    /// A hook without a manifest has one that says nothing. One that cannot be read is never taken for none.
+    fn read_manifest(&self, name: &ActionName, bytes_max: u64) -> Result<(Manifest, Option<Digest>), NoHook> {
+        let file_name = format!("{name}.toml");
+        let path = self.path.join(&file_name);
+        let source = match self.open_regular(&file_name) {
+            Ok((source, _)) => source,
+            Err(NoHook::Missing { .. }) => return Ok((Manifest::default(), None)),
+            Err(err) => return Err(err),
+        };
+        let mut bytes = Vec::new();
+        source
+            .take(bytes_max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|err| NoHook::Unreadable {
+                path: path.clone(),
+                err,
+            })?;
+        if bytes.len() as u64 > bytes_max {
+            let setting = "manifest_bytes_max";
+            return Err(NoHook::TooLong {
+                path,
+                bytes_max,
+                setting,
+            });
+        }
+        let manifest = Manifest::parse(&path, &bytes).map_err(NoHook::Manifest)?;
+        Ok((manifest, Some(Digest::of(&bytes))))
+    }
+
+    /// Judged by the descriptor that is read, not by the path.
+    fn open_regular(&self, file_name: &str) -> Result<(File, Stat), NoHook> {
+        let path = self.path.join(file_name);
         // Not blocking: a pipe by that name must not hold the daemon before it is seen to be one.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let source = match rustix::fs::openat(&self.fd, name.as_str(), flags, Mode::empty()) {
+        let source = match rustix::fs::openat(&self.fd, file_name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(rustix::io::Errno::LOOP) => return Err(NoHook::Symlink { path }),
             Err(rustix::io::Errno::NOENT) => return Err(NoHook::Missing { path }),
@@ -113,26 +212,20 @@ impl HookDir {
                 });
             }
         };
-        let unreadable = |err: io::Error| NoHook::Unreadable {
-            path: path.clone(),
-            err,
+        let stat = match rustix::fs::fstat(&source) {
+            Ok(stat) => stat,
+            Err(err) => {
+                return Err(NoHook::Unreadable {
+                    path,
+                    err: err.into(),
+                });
+            }
         };
-        // Judged by the descriptor that is read, not by the path.
-        let stat = rustix::fs::fstat(&source).map_err(|err| unreadable(err.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(NoHook::NotRegular { path });
         }
         check_owner_and_mode(&stat, &path)?;
-        if stat.st_mode & 0o111 == 0 {
-            return Err(NoHook::NotExecutable {
-                path,
-                mode: stat.st_mode & 0o7777,
-            });
-        }
-        match copy_and_seal(source.take(bytes_max.saturating_add(1))).map_err(unreadable)? {
-            (_, length) if length > bytes_max => Err(NoHook::TooLong { path, bytes_max }),
-            (pinned, _) => Ok(pinned),
-        }
+        Ok((source, stat))
     }
 }
 
@@ -154,7 +247,7 @@ fn check_owner_and_mode(stat: &Stat, path: &Path) -> Result<(), NoHook> {
 }
 
 /// The digest is taken of the sealed copy, after the last moment at which it could change.
-fn copy_and_seal(mut source: impl io::Read) -> io::Result<(Pinned, u64)> {
+fn copy_and_seal(mut source: impl io::Read) -> io::Result<(OwnedFd, Digest, u64)> {
     let mut memory = File::from(sealable_memory()?);
     let length = io::copy(&mut source, &mut memory)?;
     memory.flush()?;
@@ -171,13 +264,7 @@ fn copy_and_seal(mut source: impl io::Read) -> io::Result<(Pinned, u64)> {
             count => digester.update(&buffer[..count]),
         }
     }
-    Ok((
-        Pinned {
-            sealed: memory.into(),
-            digest: digester.finish(),
-        },
-        length,
-    ))
+    Ok((memory.into(), digester.finish(), length))
 }
 
 fn sealable_memory() -> rustix::io::Result<OwnedFd> {
@@ -191,7 +278,7 @@ fn sealable_memory() -> rustix::io::Result<OwnedFd> {
 
 #[cfg(test)]
 pub(crate) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
-    copy_and_seal(bytes).map(|(pinned, _)| pinned.sealed)
+    copy_and_seal(bytes).map(|(sealed, _, _)| sealed)
 }
 
 #[cfg(test)]
@@ -211,16 +298,48 @@ mod tests {
     }
 
     fn pin(dir: &Path, name: &str) -> Result<Pinned, NoHook> {
-        HookDir::open(dir)?.pin(&name.parse().unwrap(), 1024)
+        let max = SizesMax {
+            hook_bytes: 1024,
+            manifest_bytes: 256,
+        };
+        HookDir::open(dir)?.pin(&name.parse().unwrap(), max)
     }
 
     #[test]
     fn a_sound_file_is_pinned_with_its_digest() {
         let dir = dir_with("hook", b"#!/bin/sh\n", 0o755);
         assert_eq!(
-            pin(dir.path(), "hook").unwrap().digest,
+            pin(dir.path(), "hook").unwrap().digests.whole(),
             Digest::of(b"#!/bin/sh\n")
         );
+    }
+
+    #[test]
+    fn a_manifest_is_part_of_the_digest_and_held_to_the_rules_of_hooks() {
+        let dir = dir_with("hook", b"x", 0o755);
+        let path = dir.path().join("hook.toml");
+        let mut seen = vec![pin(dir.path(), "hook").unwrap().digests.whole()];
+        for text in ["", "description = \"one\"", "description = \"two\""] {
+            fs::write(&path, text).unwrap();
+            seen.push(pin(dir.path(), "hook").unwrap().digests.whole());
+        }
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 4, "each is another hook");
+        let refused = || pin(dir.path(), "hook").unwrap_err().to_string();
+        fs::write(&path, "descripton = \"x\"").unwrap();
+        assert!(refused().contains("hook.toml, line 1"), "{}", refused());
+        fs::write(&path, "#".repeat(257)).unwrap();
+        assert!(refused().contains("manifest_bytes_max"), "{}", refused());
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(refused().contains("chmod go-w"), "{}", refused());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(refused().contains("not a regular file"), "{}", refused());
+        fs::remove_dir(&path).unwrap();
+        symlink("/dev/null", &path).unwrap();
+        assert!(refused().contains("symbolic link"), "{}", refused());
     }
 
     #[test]
@@ -296,7 +415,7 @@ mod tests {
         io::Seek::rewind(&mut &memory).unwrap();
         (&memory).read_to_string(&mut text).unwrap();
         assert_eq!(text, "#!/bin/sh\necho first\n");
-        assert_eq!(pinned.digest, Digest::of(text.as_bytes()));
+        assert_eq!(pinned.digests.file, Digest::of(text.as_bytes()));
     }
 
     #[test]

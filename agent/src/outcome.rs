@@ -95,6 +95,20 @@ impl Outcome {
         })
     }
 
+    pub(crate) fn refused_by_policy(rule: &str) -> Self {
+        Self::refused(
+            "refused_by_policy",
+            format!("the node's own policy forbids it: {rule}"),
+        )
+    }
+
+    /// The same with something more to say.
+    pub(crate) fn with_remark(mut self, further: Option<String>) -> Self {
+        let remarks: Vec<String> = self.remark.take().into_iter().chain(further).collect();
+        self.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
+        self
+    }
+
     pub(crate) const fn status(&self) -> Status {
         match self.ended {
             Ended::Exited { code: 0 } => Status::Succeeded,

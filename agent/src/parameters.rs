@@ -20,27 +20,45 @@ pub(crate) enum BadParameters {
     Nul(String),
 }
 
+/// Whether each of these parameters can have a variable of its own.
+pub(crate) fn check_names<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), BadParameters> {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    for name in names {
+        let variable = variable(name)?;
+        if let Some(other) = seen.insert(variable.clone(), name) {
+            return Err(BadParameters::Collision(
+                other.to_owned(),
+                name.to_owned(),
+                variable,
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn variable(name: &str) -> Result<String, BadParameters> {
+    if name.is_empty() || name.len() > NAME_LEN_MAX {
+        return Err(BadParameters::Name(name.to_owned()));
+    }
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    };
+    Ok(name.chars().map(plain).collect())
+}
+
 /// Refuses what would be ambiguous rather than choosing for the operator.
 pub(crate) fn variables(parameters: &Parameters) -> Result<BTreeMap<String, String>, BadParameters> {
     let mut named: BTreeMap<String, (&str, String)> = BTreeMap::new();
     for (name, value) in parameters {
-        if name.is_empty() || name.len() > NAME_LEN_MAX {
-            return Err(BadParameters::Name(name.clone()));
-        }
         let text = as_text(value);
         if text.contains('\0') {
             return Err(BadParameters::Nul(name.clone()));
         }
-        let variable: String = name
-            .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() {
-                    c.to_ascii_uppercase()
-                } else {
-                    '_'
-                }
-            })
-            .collect();
+        let variable = variable(name)?;
         if let Some((other, _)) = named.insert(variable.clone(), (name, text)) {
             return Err(BadParameters::Collision(other.to_owned(), name.clone(), variable));
         }

@@ -21,7 +21,7 @@ use muster_shared::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use crate::{durable, outcome::Outcome, procfs};
+use crate::{durable, launch::Launch, outcome::Outcome, procfs};
 
 /// Written by the daemon, read by the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +34,11 @@ pub(crate) struct Spec {
     pub(crate) stop_grace_ms: u64,
     pub(crate) output_bytes_max: u64,
     pub(crate) boot_id: String,
+    /// Ours to add to whatever the outcome says by itself.
+    #[serde(default)]
+    pub(crate) remark: Option<String>,
+    #[serde(default)]
+    pub(crate) launch: Launch,
 }
 
 /// Who owns the attempt.
@@ -104,6 +109,14 @@ impl RunDir {
 
     pub(crate) fn read_spec(&self) -> io::Result<Spec> {
         Ok(serde_json::from_slice(&fs::read(self.spec())?)?)
+    }
+
+    /// Nobody needs it again once an attempt has its owner, and the parameters in it may be secret.
+    pub(crate) fn remove_spec(&self) -> io::Result<()> {
+        match fs::remove_file(self.spec()) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
     }
 
     /// Whether the attempt is now the caller's.

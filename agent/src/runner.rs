@@ -10,7 +10,7 @@ use std::{
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
-    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
+    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    builtins::{self, Failed},
+    builtins::{self, Failed, ReloadAsked},
     clock::Clock,
     config::Config,
     declare::Poke,
@@ -27,6 +27,7 @@ use crate::{
     hooks::{
         HookDir, NoHook, Pinned,
         catalog::{self, Catalog},
+        manifest::Manifest,
     },
     journal::Journal,
     outcome::{Ended, Outcome, Output},
@@ -35,7 +36,7 @@ use crate::{
 };
 
 pub(crate) struct Runner {
-    pub(crate) config: Arc<Config>,
+    pub(crate) settings: watch::Receiver<Arc<Config>>,
     pub(crate) node: NodeId,
     pub(crate) boot_id: String,
     pub(crate) clock: Clock,
@@ -43,6 +44,7 @@ pub(crate) struct Runner {
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) pokes: mpsc::Sender<Poke>,
     pub(crate) builtin_slots: Arc<Semaphore>,
+    pub(crate) reload: mpsc::Sender<ReloadAsked>,
 }
 
 /// Builtins that work at the same time; fewer than the threads for blocking work.
@@ -53,17 +55,28 @@ pub(crate) type StopAsked = watch::Receiver<bool>;
 
 impl Runner {
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
-        let limit = self.limit(request);
+        // Asked again: the policy may have changed while it waited.
+        if let Some(rule) = self.config().policy.denial(request.kind, request.action.as_str()) {
+            return Outcome::refused_by_policy(&rule);
+        }
         match request.kind {
-            ActionKind::Builtin => tokio::select! {
-                outcome = self.builtin(request, attempt, limit) => outcome,
-                // It only looks: what is left of it harms nobody.
-                () = asked(stop_asked) => Outcome::of(Ended::Cancelled { processes_killed: 0 }),
-            },
-            ActionKind::Hook => match self.hook(request, attempt, limit, stop_asked).await {
+            ActionKind::Builtin => {
+                let (limit, clamp) = self.limit(request, None);
+                let outcome = tokio::select! {
+                    outcome = self.builtin(request, attempt, limit) => outcome,
+                    // What is left of it harms nobody.
+                    () = asked(stop_asked) => Outcome::of(Ended::Cancelled { processes_killed: 0 }),
+                };
+                outcome.with_remark(clamp)
+            }
+            ActionKind::Hook => match self.hook(request, attempt, stop_asked).await {
                 Ok(outcome) | Err(outcome) => outcome,
             },
         }
+    }
+
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.settings.borrow())
     }
 
     /// Waits for a supervisor that an earlier daemon started.
@@ -74,20 +87,44 @@ impl Runner {
         supervisor: OwnedFd,
         stop_asked: StopAsked,
     ) -> Outcome {
-        let run = RunDir::of(&self.config.state_dir, execution, attempt);
+        let run = RunDir::of(&self.config().state_dir, execution, attempt);
         wait_for(&run, supervisor, stop_asked.clone()).await;
         self.result_of(execution, run, &stop_asked).await
     }
 
-    /// No action outlives its deadline: from then on control has given it up.
-    fn limit(&self, request: &ActionRequest) -> Duration {
-        Duration::from_secs(request.timeout_seconds.into()).min(self.clock.now().until(request.deadline()))
+    /// How long it may run, and what to say when that is less than was asked for. No action outlives its deadline: from
+    /// then on control has given it up.
+    fn limit(
+        &self,
+        request: &ActionRequest,
+        manifest_max: Option<(u32, String)>,
+    ) -> (Duration, Option<String>) {
+        let asked = Duration::from_secs(request.timeout_seconds.into());
+        let of_policy = self.config().policy.timeout_max.as_ref().map(|said| {
+            let rule = format!("policy.timeout_max_seconds in {}", said.file.display());
+            (said.what, rule)
+        });
+        let of_manifest = manifest_max.map(|(seconds, rule)| (Duration::from_secs(seconds.into()), rule));
+        let least = of_policy.into_iter().chain(of_manifest).min();
+        let (capped, remark) = match least {
+            Some((max, rule)) if max < asked => {
+                let remark = format!(
+                    "timeout_capped: to {} s instead of {} s, by {rule}",
+                    max.as_secs(),
+                    asked.as_secs()
+                );
+                (max, Some(remark))
+            }
+            Some(_) | None => (asked, None),
+        };
+        (capped.min(self.clock.now().until(request.deadline())), remark)
     }
 
     async fn builtin(&self, request: &ActionRequest, attempt: u32, limit: Duration) -> Outcome {
         let context = builtins::Context {
             node: self.node,
             catalog: Arc::clone(&self.catalog.borrow()),
+            reload: self.reload.clone(),
         };
         let (action, parameters) = (
             request.action.clone(),
@@ -123,7 +160,7 @@ impl Runner {
             Ok(Ok(Err(Failed::Parameters(why)))) => Outcome::refused("invalid_parameters", why),
             Ok(Ok(Err(Failed::Work(why)))) => Outcome::of(Ended::Broke { why }),
             Ok(Ok(Ok(bytes))) => {
-                let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
+                let run = RunDir::of(&self.config().state_dir, request.execution_id, attempt);
                 let ended = Ended::Exited { code: 0 };
                 match keep(&run, bytes) {
                     Ok(output) => Outcome {
@@ -145,27 +182,39 @@ impl Runner {
         &self,
         request: &ActionRequest,
         attempt: u32,
-        limit: Duration,
         stop_asked: StopAsked,
     ) -> Result<Outcome, Outcome> {
-        let parameters = request.parameters.clone().unwrap_or_default();
-        parameters::variables(&parameters)
-            .map_err(|err| Outcome::refused("invalid_parameters", err.to_string()))?;
+        let config = self.config();
         let pinned = self.pin(request).await?;
-        self.trust(request, pinned.digest).await?;
+        self.trust(request, pinned.digests.whole()).await?;
+        let manifest = &pinned.manifest;
+        let parameters =
+            accepted(request, manifest).map_err(|why| Outcome::refused("invalid_parameters", why))?;
+        let manifest_max = manifest.timeout_max_seconds.map(|seconds| {
+            (
+                seconds,
+                format!("timeout.max_seconds of the manifest of {}", request.action),
+            )
+        });
+        let (limit, remark) = self.limit(request, manifest_max);
         if *stop_asked.borrow() {
             return Err(Outcome::of(Ended::CancelledWaiting));
         }
-        let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
+        let run = RunDir::of(&config.state_dir, request.execution_id, attempt);
+        let output_bytes_max = config.limits.output_bytes_max;
         let spec = Spec {
             execution_id: request.execution_id,
             node_id: self.node,
             action: request.action.clone(),
             parameters,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            stop_grace_ms: u64::try_from(self.config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
-            output_bytes_max: self.config.limits.output_bytes_max,
+            stop_grace_ms: u64::try_from(config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
+            output_bytes_max: manifest
+                .output_bytes_max
+                .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
             boot_id: self.boot_id.clone(),
+            remark,
+            launch: manifest.launch.clone(),
         };
         let (run, supervisor) = spawn_blocking(move || {
             let supervisor = start_supervisor(&run, &spec, pinned);
@@ -194,12 +243,11 @@ impl Runner {
                 format!("{} is the name of a builtin", request.action),
             ));
         }
-        let (config, name) = (Arc::clone(&self.config), request.action.clone());
-        let pinned = spawn_blocking(move || {
-            HookDir::open(&config.hooks_dir)?.pin(&name, config.limits.hook_bytes_max)
-        })
-        .await
-        .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
+        let (config, name) = (self.config(), request.action.clone());
+        let pinned =
+            spawn_blocking(move || HookDir::open(&config.hooks_dir)?.pin(&name, config.limits.sizes))
+                .await
+                .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
         pinned.map_err(|err| {
             let code = match err {
                 NoHook::Missing { .. } => "unknown_action",
@@ -210,6 +258,7 @@ impl Runner {
                 | NoHook::Writable { .. }
                 | NoHook::NotExecutable { .. }
                 | NoHook::TooLong { .. }
+                | NoHook::Manifest(_)
                 | NoHook::Unreadable { .. } => "hook_refused",
             };
             Outcome::refused(code, err.to_string())
@@ -261,6 +310,17 @@ impl Runner {
             .await
             .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
     }
+}
+
+/// The parameters as the hook gets them: matched against its manifest, the defaults filled in.
+fn accepted(request: &ActionRequest, manifest: &Manifest) -> Result<Parameters, String> {
+    let given = request.parameters.clone().unwrap_or_default();
+    let parameters = match &manifest.parameters {
+        Some(schema) => schema.complete(&given).map_err(|err| err.to_string())?,
+        None => given,
+    };
+    parameters::variables(&parameters).map_err(|err| err.to_string())?;
+    Ok(parameters)
 }
 
 /// Ends what a hook started and its dead supervisor can no longer end. The hook itself died with the supervisor.

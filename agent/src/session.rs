@@ -12,10 +12,18 @@ use std::{
     sync::Arc,
 };
 
-use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp, wire::ActionRequest};
+use muster_shared::{
+    ids::ExecutionId,
+    status::Status,
+    time::Timestamp,
+    wire::{ActionKind, ActionRequest},
+};
 
-use crate::outcome::{Ended, Outcome, Output};
-use invocation::{Invocation, Lane};
+use crate::{
+    hooks::affinity::Lane,
+    outcome::{Ended, Outcome, Output},
+};
+use invocation::Invocation;
 pub(crate) use invocation::{Reported, Stage};
 
 /// A row of the journal.
@@ -160,6 +168,8 @@ pub(crate) enum Input {
         recorded: Option<Box<Recorded>>,
         /// Its cancel arrived before it did.
         cancelled: bool,
+        /// The rule of the node's policy that forbids it.
+        denied: Option<String>,
     },
     /// Control asks to cancel it. `settled` says that the journal knows it as settled long ago.
     CancelAsked { execution: ExecutionId, settled: bool },
@@ -202,6 +212,8 @@ pub(crate) struct Session {
     /// Taken and not started, in the order of arrival.
     waiting: VecDeque<ExecutionId>,
     running: BTreeMap<ExecutionId, Lane>,
+    /// What each hook may run beside, as its manifest says.
+    lanes: BTreeMap<String, Lane>,
     /// Ends that are told, and whose output is still to be brought.
     outputs: BTreeMap<ExecutionId, Outstanding>,
     output_spool_bytes_max: u64,
@@ -223,6 +235,7 @@ impl Session {
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
+            lanes: BTreeMap::new(),
         }
     }
 
@@ -232,8 +245,8 @@ impl Session {
         let mut ids = Vec::new();
         for (row, past) in rows {
             let id = row.request.execution_id;
-            let mut invocation = Invocation::of(row);
-            let lane = invocation.lane();
+            let lane = self.lane_of(&row.request);
+            let mut invocation = Invocation::of(row, lane.clone());
             match (&invocation.stage, past) {
                 (Stage::Ended(_), _) => {}
                 (Stage::Started, Some(Past::Running)) => {
@@ -271,10 +284,28 @@ impl Session {
     pub(crate) fn recover_outputs(&mut self, rows: Vec<(Recorded, OwedOutput)>) -> Decision {
         let mut decision = Decision::default();
         for (row, output) in rows {
-            self.bring_later(&Invocation::of(row), output, &mut decision);
+            let lane = self.lane_of(&row.request);
+            self.bring_later(&Invocation::of(row, lane), output, &mut decision);
         }
         self.make_room(&mut decision);
         decision
+    }
+
+    /// What hooks that arrive from now on may run beside.
+    pub(crate) fn set_lanes(&mut self, lanes: BTreeMap<String, Lane>) {
+        self.lanes = lanes;
+    }
+
+    pub(crate) fn set_limits(&mut self, running_max: usize, queue_max: usize) {
+        (self.running_max, self.queue_max) = (running_max, queue_max);
+    }
+
+    fn lane_of(&self, request: &ActionRequest) -> Lane {
+        let known = self.lanes.get(request.action.as_str()).cloned();
+        match request.kind {
+            ActionKind::Builtin => Lane::ReadOnly,
+            ActionKind::Hook => known.unwrap_or(Lane::Changes(Vec::new())),
+        }
     }
 
     pub(crate) fn knows(&self, execution: ExecutionId) -> bool {
@@ -312,7 +343,8 @@ impl Session {
                 request,
                 recorded,
                 cancelled,
-            } => self.requested(request, recorded, cancelled, now, &mut decision),
+                denied,
+            } => self.requested(request, recorded, (cancelled, denied), now, &mut decision),
             Input::CancelAsked { execution, settled } => {
                 if self.knows(execution) {
                     self.cancel(execution, &mut decision);
@@ -345,23 +377,28 @@ impl Session {
         &mut self,
         request: Box<ActionRequest>,
         recorded: Option<Box<Recorded>>,
-        cancelled: bool,
+        (cancelled, denied): (bool, Option<String>),
         now: Timestamp,
         decision: &mut Decision,
     ) {
         let id = request.execution_id;
         if let Some(row) = recorded {
-            self.invocations.entry(id).or_insert_with(|| Invocation::of(*row));
+            let lane = self.lane_of(&row.request);
+            self.invocations
+                .entry(id)
+                .or_insert_with(|| Invocation::of(*row, lane));
         }
         if self.invocations.contains_key(&id) {
             return self.tell_again(id, decision);
         }
+        let lane = self.lane_of(&request);
         let request: Arc<ActionRequest> = Arc::from(request);
         decision.facts.push(Fact::Taken(Arc::clone(&request)));
         self.invocations.insert(
             id,
             Invocation {
                 request,
+                lane,
                 attempt: 0,
                 stage: Stage::Taken,
                 reported: Reported::Nothing,
@@ -373,6 +410,9 @@ impl Session {
         self.waiting.push_back(id);
         if cancelled {
             return self.ended(id, Outcome::of(Ended::CancelledWaiting), decision);
+        }
+        if let Some(rule) = denied {
+            return self.ended(id, Outcome::refused_by_policy(&rule), decision);
         }
         self.pump(now, decision);
         if self.waiting.len() > self.queue_max && self.waiting.back() == Some(&id) {
@@ -409,14 +449,14 @@ impl Session {
         invocation.volatile = true;
         // What was to be posted was dropped together with the fact.
         invocation.posting = false;
-        match invocation.lane() {
-            Lane::ReadOnly => {
+        match invocation.request.kind {
+            ActionKind::Builtin => {
                 if invocation.stage == Stage::Started {
                     decision.effects.push(start(invocation));
                 }
                 self.post(id, decision);
             }
-            Lane::Serial => {
+            ActionKind::Hook => {
                 let why = format!("the node could not write its journal: {why}");
                 self.ended(id, Outcome::refused("journal_unavailable", why), decision);
                 // One that had ended before is told as it ended.
@@ -587,8 +627,10 @@ impl Session {
         }
     }
 
-    /// Ends what waited too long, then starts what may start.
+    /// Ends what waited too long, then starts what may start: beside everything that runs, and past nothing that has
+    /// waited longer for the same.
     fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
+        let mut ahead: Vec<Lane> = Vec::new();
         for id in self.waiting.clone() {
             let Some(invocation) = self.invocations.get_mut(&id) else {
                 continue;
@@ -597,10 +639,14 @@ impl Session {
                 self.ended(id, Outcome::of(Ended::Expired), decision);
                 continue;
             }
-            let lane = invocation.lane();
-            let lane_free =
-                lane == Lane::ReadOnly || !self.running.values().any(|other| *other == Lane::Serial);
+            let lane = invocation.lane.clone();
+            let lane_free = self
+                .running
+                .values()
+                .chain(&ahead)
+                .all(|other| lane.runs_beside(other));
             if self.running.len() >= self.running_max || !lane_free {
+                ahead.push(lane);
                 continue;
             }
             invocation.attempt += 1;

@@ -10,13 +10,14 @@ mod tree;
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::process::CommandExt as _,
     },
     path::Path,
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,7 +31,8 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
     exit::Exit,
-    outcome::{Ended, Outcome},
+    launch::{self, Prepared, Step},
+    outcome::Outcome,
     parameters, procfs,
     run_dir::{Claim, RunDir, Spec},
 };
@@ -60,6 +62,7 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
         return Ok(());
     }
+    run.remove_spec()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let record = run.reserve_record()?;
@@ -92,17 +95,14 @@ async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Sign
             let grace = Duration::from_millis(spec.stop_grace_ms);
             let (ended, remark) = watch.until_gone(main, limit, grace, &mut spool).await;
             let (output, spool_remark) = spool.finish();
-            let remarks: Vec<String> = remark.into_iter().chain(spool_remark).collect();
-            Ok(Outcome {
+            let outcome = Outcome {
                 ended,
                 output,
-                remark: (!remarks.is_empty()).then(|| remarks.join("; ")),
-            })
+                remark,
+            };
+            Ok(outcome.with_remark(spool_remark).with_remark(spec.remark.clone()))
         }
-        Err(err) => Ok(Outcome::of(Ended::Refused {
-            code: "hook_not_started".to_owned(),
-            why: not_started(&err),
-        })),
+        Err(why) => Ok(Outcome::refused("hook_not_started", why)),
     }
 }
 
@@ -117,15 +117,35 @@ fn not_started(err: &io::Error) -> String {
     format!("the system would not run it: {err}{hint}")
 }
 
-/// Starts the hook from the very bytes that were hashed, in a session and process group of its own.
-fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
+/// Starts the hook from the very bytes that were hashed, in a session and process group of its own. A failure says what
+/// failed and why.
+fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> Result<Pid, String> {
+    let launch = Arc::new(spec.launch.prepare()?);
+    let (told, tells) = io::pipe().map_err(|err| not_started(&err))?;
+    let tells = fs::File::from(OwnedFd::from(tells));
+    start(spec, hook, output, (Arc::clone(&launch), tells)).map_err(|err| {
+        // The child is gone, and so is every other writer: what it had to say is all there is.
+        let mut step = [0];
+        match (&told).read(&mut step) {
+            Ok(1) => launch.explain(Step::of_byte(step[0]), &err),
+            Ok(_) | Err(_) => not_started(&err),
+        }
+    })
+}
+
+fn start(
+    spec: &Spec,
+    hook: &OwnedFd,
+    output: OwnedFd,
+    (launch, tells): (Arc<Prepared>, fs::File),
+) -> io::Result<Pid> {
     // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
     let inheritable = hook.try_clone()?;
     rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
     let mut command = Command::new(format!("/proc/self/fd/{}", inheritable.as_raw_fd()));
     command
         .env_clear()
-        .envs(environment(spec))
+        .envs(environment(spec, &launch))
         .current_dir("/")
         .stdin(parameters_file(spec)?)
         .stdout(Stdio::from(output.try_clone()?))
@@ -135,11 +155,15 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
         unsafe_code,
         reason = "the standard library has no safe way to act between fork and exec"
     )]
-    // SAFETY: the closure makes only the system calls setsid, prctl and getppid, which are async-signal-safe, and
-    // allocates nothing.
+    // SAFETY: the closure makes only system calls, which are async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
+            if let Err((step, err)) = launch.apply() {
+                launch::tell(&tells, step);
+                return Err(err.into());
+            }
+            // After the change of user, which would undo it.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The supervisor may have died before the line above could take effect.
             if rustix::process::getppid() == Some(supervisor) {
@@ -154,35 +178,22 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
 }
 
-fn environment(spec: &Spec) -> BTreeMap<String, String> {
+/// What every hook finds, what its manifest says on top, and what no manifest can change.
+fn environment(spec: &Spec, launch: &Prepared) -> BTreeMap<String, String> {
+    let owned = |(name, value): (&str, String)| (name.to_owned(), value);
+    let usual = [("PATH", PATH.to_owned()), ("LANG", "C.UTF-8".to_owned())];
+    let ours = [
+        ("MUSTER_EXECUTION_ID", spec.execution_id.to_string()),
+        ("MUSTER_NODE_ID", spec.node_id.to_string()),
+        ("MUSTER_ACTION", spec.action.to_string()),
+    ];
+    let mut variables: BTreeMap<String, String> =
+        usual.into_iter().chain(launch.variables()).map(owned).collect();
+    variables.extend(spec.launch.environment.clone());
     // The daemon has checked the parameters; what it would have refused never gets here.
-    let mut variables = parameters::variables(&spec.parameters).unwrap_or_default();
-    variables.extend(
-        [
-            ("PATH", PATH.to_owned()),
-            ("LANG", "C.UTF-8".to_owned()),
-            ("HOME", home()),
-            ("MUSTER_EXECUTION_ID", spec.execution_id.to_string()),
-            ("MUSTER_NODE_ID", spec.node_id.to_string()),
-            ("MUSTER_ACTION", spec.action.to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
+    variables.extend(parameters::variables(&spec.parameters).unwrap_or_default());
+    variables.extend(ours.map(owned));
     variables
-}
-
-fn home() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let home = passwd
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find_map(|fields| {
-            (fields.get(2) == Some(&uid.as_str()))
-                .then(|| fields.get(5).map(|home| (*home).to_owned()))
-                .flatten()
-        });
-    home.unwrap_or_else(|| "/".to_owned())
 }
 
 /// A file rather than a pipe: it has an end, and nobody has to feed it.

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions,
+    actions::{self, ActionCommand},
     audit::AuditCommand,
     contexts::ContextCommand,
     execution::ExecutionCommand,
@@ -52,6 +52,9 @@ pub(crate) enum Command {
     Node(NodeCommand),
     /// List what can be run, and on how many nodes
     Actions(actions::ListArgs),
+    /// Show what one action is and takes
+    #[command(subcommand)]
+    Action(ActionCommand),
     /// Run an action on the nodes of a selector, on one node, or on all
     Run(Box<RunArgs>),
     /// List executions, newest first

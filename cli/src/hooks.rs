@@ -57,9 +57,16 @@ async fn list(session: &Session) -> Result<Exit, Failure> {
     session.screen.list(
         &hooks.items,
         "hooks",
-        |hook| hook.name.to_string(),
+        |hook| hook.name.clone(),
         |hooks, wide| table(hooks, wide, Timestamp::now()),
     )?;
+    for hook in &hooks.items {
+        if let Some(why) = &hook.refused {
+            session
+                .screen
+                .say(&format!("{} on {} is refused: {why}", hook.name, hook.node_name));
+        }
+    }
     Ok(Exit::Success)
 }
 
@@ -72,8 +79,8 @@ fn table(hooks: &[HookState], wide: bool, now: Timestamp) -> Table {
         table.row([
             hook.name.as_str().into(),
             hook.node_name.as_str().into(),
-            hook.verdict.into(),
-            text::digest_short(hook.observed).into(),
+            verdict(hook),
+            hook.observed.map(text::digest_short).into(),
             hook.pinned_at.map(|at| text::age(now, at)).into(),
         ]);
     }
@@ -93,14 +100,21 @@ fn wide_table(hooks: &[HookState]) -> Table {
         table.row([
             hook.name.as_str().into(),
             hook.node_name.as_str().into(),
-            hook.verdict.into(),
-            hook.observed.to_string().into(),
+            verdict(hook),
+            hook.observed.into(),
             hook.baseline.into(),
             hook.pinned_at.into(),
             hook.node_id.to_string().into(),
         ]);
     }
     table
+}
+
+fn verdict(hook: &HookState) -> Cell {
+    match hook.refused {
+        Some(_) => Cell::odd("refused"),
+        None => hook.verdict.into(),
+    }
 }
 
 async fn approve(session: &Session, args: ApproveArgs) -> Result<Exit, Failure> {
@@ -158,12 +172,13 @@ mod tests {
 
     fn hook(verdict: Verdict) -> HookState {
         HookState {
-            name: "backup".parse().unwrap(),
+            name: "backup".into(),
             node_id: NodeId::mint(Timestamp::from_millis(0), [1; 10]),
             node_name: "web-1".into(),
-            observed: Digest::of(b"abc"),
+            observed: Some(Digest::of(b"abc")),
             baseline: None,
             verdict,
+            refused: None,
             pinned_at: Some(Timestamp::from_millis(0)),
         }
     }

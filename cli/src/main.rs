@@ -98,6 +98,7 @@ async fn obey(session: &Session, command: Command) -> Result<Exit, Failure> {
         Command::Nodes(args) => nodes::list(session, args).await,
         Command::Node(command) => nodes::run(session, command).await,
         Command::Actions(args) => actions::list(session, args).await,
+        Command::Action(command) => actions::run(session, command).await,
         Command::Run(args) => run::run(session, *args).await,
         Command::Executions(args) => executions::list(session, args).await,
         Command::Execution(command) => execution::run(session, command).await,

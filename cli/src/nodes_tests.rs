@@ -18,6 +18,7 @@ pub(crate) fn node(name: &str, actions: &[(&str, Option<Verdict>)]) -> NodeSumma
             ActionKind::Builtin
         },
         verdict: *verdict,
+        denied: None,
     };
     NodeSummary {
         id: NodeId::mint(at(0), [7; 10]),

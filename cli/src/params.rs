@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ParamArgs {
-    /// A parameter: KEY=TEXT passes the text as it is, KEY:=JSON a number, a list, true, null
+    /// A parameter: KEY=TEXT, read as the number, list or truth value that the action declares there; KEY:=JSON in any case
     #[arg(short = 'p', long = "param", value_name = "KEY=TEXT", value_parser = parse)]
     params: Vec<(String, Value)>,
     /// A JSON object with parameters; - is standard input. -p wins over it
@@ -25,15 +25,51 @@ pub(crate) struct ParamArgs {
 }
 
 impl ParamArgs {
-    /// None when no parameter was given at all.
-    pub(crate) fn collect(&self) -> Result<Option<Parameters>, Failure> {
+    /// Whether a schema could change what any of them means.
+    pub(crate) fn has_text(&self) -> bool {
+        self.params.iter().any(|(_, value)| value.is_string())
+    }
+
+    /// None when no parameter was given at all. A text whose parameter the action declares as something else is read as
+    /// that: `-p count=3` is a number where `count` is one.
+    pub(crate) fn collect(&self, schemas: &[Value]) -> Result<Option<Parameters>, Failure> {
         let mut all = match &self.params_file {
             Some(path) => from_file(path)?,
             None if self.params.is_empty() => return Ok(None),
             None => Parameters::new(),
         };
-        all.extend(merged(&self.params)?);
+        all.extend(merged(&self.typed(schemas))?);
         Ok(Some(all))
+    }
+}
+
+impl ParamArgs {
+    fn typed(&self, schemas: &[Value]) -> Vec<(String, Value)> {
+        let typed = |(name, value): &(String, Value)| (name.clone(), as_declared(name, value, schemas));
+        self.params.iter().map(typed).collect()
+    }
+}
+
+/// The text itself, unless every schema that describes the parameter reads it as the same other thing.
+fn as_declared(name: &str, value: &Value, schemas: &[Value]) -> Value {
+    let Value::String(text) = value else {
+        return value.clone();
+    };
+    let read: Option<Value> = serde_json::from_str(text).ok();
+    let described: Vec<&Value> = schemas
+        .iter()
+        .filter_map(|schema| schema.get("properties")?.get(name))
+        .collect();
+    let fits = |property: &&Value, read: &Value| match property.get("type").and_then(Value::as_str) {
+        Some("integer" | "number") => read.is_number(),
+        Some("boolean") => read.is_boolean(),
+        Some("array") => read.is_array(),
+        Some("object") => read.is_object(),
+        Some(_) | None => false,
+    };
+    match read {
+        Some(read) if !described.is_empty() && described.iter().all(|property| fits(property, &read)) => read,
+        Some(_) | None => value.clone(),
     }
 }
 
@@ -120,6 +156,33 @@ mod tests {
         assert_eq!(value("n:=5"), json!(5));
         assert_eq!(value("n:=[1,{\"a\":null}]"), json!([1, {"a": null}]));
         assert_eq!(value("n:=\"a=b\""), json!("a=b"));
+    }
+
+    #[test]
+    fn a_text_becomes_what_every_node_declares() {
+        let schema = json!({"properties": {
+            "n": {"type": "integer"}, "yes": {"type": "boolean"}, "text": {"type": "string"}, "list": {"type": "array"},
+        }});
+        let typed = |name: &str, text: &str, schemas: &[Value]| as_declared(name, &json!(text), schemas);
+        let one = [schema.clone()];
+        assert_eq!(typed("n", "5", &one), json!(5));
+        assert_eq!(typed("yes", "true", &one), json!(true));
+        assert_eq!(typed("list", "[1]", &one), json!([1]));
+        for (name, text) in [("text", "5"), ("n", "five"), ("yes", "1"), ("other", "5")] {
+            assert_eq!(typed(name, text, &one), json!(text), "{name}");
+        }
+        assert_eq!(typed("n", "5", &[]), json!("5"));
+        assert_eq!(typed("n", "5", &[schema.clone(), json!({})]), json!(5));
+        let other = json!({"properties": {"n": {"type": "string"}}});
+        assert_eq!(typed("n", "5", &[schema, other]), json!("5"));
+        assert_eq!(
+            as_declared(
+                "n",
+                &json!("5"),
+                &[json!({"properties": {"n": {"type": ["integer", "string"]}}})]
+            ),
+            json!("5")
+        );
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::{num::NonZeroU32, time::Duration};
 
 use clap::Args;
 use muster_shared::{
-    ids::ActionName,
-    wire::{Amount, DispatchPreview, DispatchRequest, Execution, RolloutRequest},
+    ids::{ActionName, ProjectId},
+    wire::{ActionDetail, Amount, DispatchPreview, DispatchRequest, Execution, RolloutRequest},
 };
+use serde_json::Value;
 
 use crate::{
-    client::Route,
+    client::{Client, Route},
     execution_rollout, execution_show,
     exit::Exit,
     failure::Failure,
@@ -103,9 +104,14 @@ fn amount(raw: &str) -> Result<Amount, String> {
 
 pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failure> {
     let screen = &session.screen;
-    let parameters = args.params.collect()?;
     let rollout = args.rollout.request()?;
     let (client, project) = session.control()?;
+    let schemas = if args.params.has_text() {
+        schemas(&client, project, &args.action).await
+    } else {
+        Vec::new()
+    };
+    let parameters = args.params.collect(&schemas)?;
     let Target {
         selector,
         node_id,
@@ -149,6 +155,18 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
     let settled = wait::until_settled(&client, project, &dispatched, args.wait_timeout, screen).await?;
     execution_show::report(screen, &settled)?;
     Ok(wait::exit_of(&settled))
+}
+
+/// The schemas that nodes declare for the action, or none: then every text stays a text, and control judges it.
+async fn schemas(client: &Client, project: ProjectId, action: &ActionName) -> Vec<Value> {
+    let route = Route::project(project, ["actions", action.as_str()]);
+    let detail: Result<ActionDetail, _> = client.get(&route).await;
+    let Ok(detail) = detail else { return Vec::new() };
+    let declared = detail.nodes.into_iter().map(|node| {
+        let manifest = node.manifest.unwrap_or_default();
+        manifest.parameters.unwrap_or_default()
+    });
+    declared.collect()
 }
 
 /// Control counts in seconds; a fraction must not become none.

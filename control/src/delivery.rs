@@ -10,13 +10,13 @@ use muster_shared::{
     ids::{EventId, NodeId},
     status::Status,
     time::Timestamp,
-    wire::{ActionCancel, ActionRequest, BaselineUpdated},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, Parameters},
 };
 
 use crate::{
     control::Control,
     keys::chance,
-    store::{Owed, StoreError},
+    store::{ExecutionHeader, Owed, StoreError},
 };
 
 /// How many outbox rows are read at a time.
@@ -44,6 +44,8 @@ pub(crate) struct Frame {
 pub(crate) enum FrameError {
     #[error("the system gave no random bytes")]
     Chance(#[from] std::io::Error),
+    #[error("the secret parameters could not be read")]
+    Sealed(#[source] std::io::Error),
     #[error("the event is not JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -69,7 +71,7 @@ pub(crate) fn sign(
                 node_id: node,
                 action: execution.action.clone(),
                 kind: execution.kind,
-                parameters: execution.parameters.clone(),
+                parameters: whole_parameters(control, execution)?,
                 timeout_seconds: execution.timeout_seconds,
                 callback_url: format!(
                     "{}/v1/nodes/{node}/executions/{}",
@@ -110,6 +112,22 @@ pub(crate) fn sign(
         }
     };
     Ok(Frame { id, event, envelope })
+}
+
+/// The parameters as they were sent: those that are shown, and the sealed ones in place of their masks.
+fn whole_parameters(
+    control: &Control,
+    execution: &ExecutionHeader,
+) -> Result<Option<Parameters>, FrameError> {
+    let mut parameters = execution.parameters.clone();
+    if let (Some(parameters), Some(sealed)) = (&mut parameters, &execution.sealed_parameters) {
+        let clear = control
+            .key
+            .unseal(execution.id, sealed)
+            .map_err(FrameError::Sealed)?;
+        parameters.extend(serde_json::from_slice::<Parameters>(&clear)?);
+    }
+    Ok(parameters)
 }
 
 /// Whether something that waited for its turn on a stream is to be sent still. Asked of the database only where a cancel

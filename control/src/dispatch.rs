@@ -1,6 +1,6 @@
 //! Admits a dispatch: resolve the cohort, ask the gates, count the capacity, persist in one commit.
 
-use std::num::NonZeroU32;
+use std::{collections::HashSet, num::NonZeroU32};
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
@@ -20,6 +20,7 @@ use crate::{
     gates::{self, Asked, Candidate, NoSurvivor, Sifted},
     idempotency::{self, ClaimOutcome, Once},
     keys::{chance, token_hash},
+    parameters::{self, Checked},
     rolling,
     rollout::{BadRollout, Steps},
     store::{Detail, NewExecution, Order, Project, StoreError, Tx},
@@ -49,6 +50,12 @@ pub(crate) enum DispatchError {
     BadRollout(#[from] BadRollout),
     #[error("the parameters have {0} bytes of JSON; the limit is {PARAMETERS_BYTES_MAX}")]
     ParametersTooLarge(usize),
+    #[error("action {action} does not take these parameters: {why}")]
+    ParametersRefused {
+        action: ActionName,
+        why: String,
+        dropped: Vec<Dropped>,
+    },
     #[error("{}", no_survivor_text(*.why, .action))]
     NoSurvivor {
         why: NoSurvivor,
@@ -89,6 +96,7 @@ fn no_survivor_text(why: NoSurvivor, action: &ActionName) -> String {
         NoSurvivor::ActionNotDeclared => {
             format!("no node of the cohort declares action {action}; install it there, or correct its name")
         }
+        NoSurvivor::InvalidParameters => format!("action {action} does not take these parameters"),
         NoSurvivor::PermissionDenied => "you may not act on this node".to_owned(),
         NoSurvivor::EmptyCohort => {
             "no node that you may act on matches; widen the selector, or ask for the relation".to_owned()
@@ -158,7 +166,7 @@ struct Ask {
     kind: Option<ActionKind>,
     target: Target,
     parameters: Option<Parameters>,
-    timeout_seconds: u32,
+    timeout_seconds: Option<u32>,
     deliver_within_seconds: Option<u32>,
     rollout: Option<Steps>,
     expect: Option<NonZeroU32>,
@@ -177,11 +185,13 @@ impl Ask {
             .parse()
             .map_err(|err| DispatchError::BadAction(format!("{err}")))?;
         let timeout_seconds = match request.timeout_seconds {
-            None => TIMEOUT_SECONDS_DEFAULT,
-            Some(asked) => u32::try_from(asked)
-                .ok()
-                .filter(|s| (1..=TIMEOUT_SECONDS_MAX).contains(s))
-                .ok_or(DispatchError::BadTimeout(asked))?,
+            None => None,
+            Some(asked) => Some(
+                u32::try_from(asked)
+                    .ok()
+                    .filter(|s| (1..=TIMEOUT_SECONDS_MAX).contains(s))
+                    .ok_or(DispatchError::BadTimeout(asked))?,
+            ),
         };
         let deliver_within_seconds = request
             .deliver_within_seconds
@@ -214,7 +224,7 @@ impl Ask {
 
     /// Whether the dispatch may go to those that are left, and why not; if so, in which steps. Asked of the very list
     /// that is then written, so that no change of a label can come between.
-    fn check(&self, sifted: &Sifted) -> Result<Option<RolloutPlan>, DispatchError> {
+    fn check(&self, Cohort { sifted, checked, .. }: &Cohort) -> Result<Option<RolloutPlan>, DispatchError> {
         let found = sifted.survivors.len();
         let differs = |number: NonZeroU32| usize::try_from(number.get()) != Ok(found);
         if found == 0 {
@@ -222,6 +232,13 @@ impl Ask {
                 Target::Node(_) => sifted.refusal_of_node(),
                 Target::Selector { .. } | Target::All => sifted.refusal_of_selector(),
             };
+            if let (NoSurvivor::InvalidParameters, Some(mismatch)) = (why, &checked.mismatch) {
+                return Err(DispatchError::ParametersRefused {
+                    action: self.action.clone(),
+                    why: mismatch.clone(),
+                    dropped: sifted.dropped(),
+                });
+            }
             return Err(DispatchError::NoSurvivor {
                 why,
                 action: self.action.clone(),
@@ -267,8 +284,9 @@ pub(crate) async fn preview(
     request: DispatchRequest,
 ) -> Result<DispatchPreview, DispatchError> {
     let ask = Ask::parse(request)?;
-    let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    let rollout = ask.check(&sifted)?;
+    let cohort = cohort(control, project, requester, &ask).await?;
+    let rollout = ask.check(&cohort)?;
+    let sifted = &cohort.sifted;
     check_capacity(
         control,
         control.store.count_live_executions(project.domain).await?,
@@ -282,8 +300,8 @@ pub(crate) async fn preview(
     Ok(DispatchPreview {
         project_id: project.id,
         domain_id: project.domain,
-        kind,
-        timeout_seconds: ask.timeout_seconds,
+        kind: cohort.kind,
+        timeout_seconds: cohort.timeout_seconds,
         deliver_within_seconds: ask.deliver_within_seconds,
         rollout,
         selector: ask.target.text().map(str::to_owned),
@@ -328,13 +346,14 @@ pub(crate) async fn dispatch(
             }
         },
     };
-    let (kind, sifted) = cohort(control, project, requester, &ask).await?;
-    let plan = match ask.check(&sifted) {
+    let cohort = cohort(control, project, requester, &ask).await?;
+    let sifted = &cohort.sifted;
+    let plan = match ask.check(&cohort) {
         Ok(plan) => plan,
         Err(refusal) => {
             // The turn at writing is given back first: the rows of the denials take one of their own.
             drop(claimed);
-            audit::record(control, project.domain, &denials(requester, &sifted), now).await?;
+            audit::record(control, project.domain, &denials(requester, sifted), now).await?;
             return Err(refusal);
         }
     };
@@ -346,15 +365,7 @@ pub(crate) async fn dispatch(
         }
         None => control.store.begin().await?,
     };
-    write(
-        &mut tx,
-        control,
-        project,
-        requester,
-        (id, &ask, kind, &sifted),
-        now,
-    )
-    .await?;
+    write(&mut tx, control, project, requester, (id, &ask, &cohort), now).await?;
     if let Some(plan) = &plan {
         // The first step is part of the dispatch: what has to be released at once waits for nobody.
         tx.insert_rollout(id, plan, now.plus(control.limits.rollout_max))
@@ -391,12 +402,20 @@ async fn answer(
     Ok(Execution { dropped, ..execution })
 }
 
+/// The nodes that a request names, asked every gate.
+struct Cohort {
+    kind: ActionKind,
+    sifted: Sifted,
+    checked: Checked,
+    timeout_seconds: u32,
+}
+
 async fn cohort(
     control: &Control,
     project: &Project,
     requester: &Requester,
     ask: &Ask,
-) -> Result<(ActionKind, Sifted), DispatchError> {
+) -> Result<Cohort, DispatchError> {
     let mut candidates = control
         .store
         .candidates(
@@ -411,13 +430,34 @@ async fn cohort(
     for candidate in &mut candidates {
         candidate.may_act = grants.may_act_on(candidate.node);
     }
+    let checked = parameters::check(&mut candidates, ask.parameters.as_ref());
     let kind = ask.kind.unwrap_or_else(|| declared_kind(&candidates));
     let asked = Asked {
         domain: project.domain,
         project: project.id,
         kind,
     };
-    Ok((kind, gates::sift(&candidates, &asked)))
+    let sifted = gates::sift(&candidates, &asked);
+    Ok(Cohort {
+        kind,
+        timeout_seconds: ask
+            .timeout_seconds
+            .or_else(|| meant_timeout(&candidates, &sifted))
+            .unwrap_or(TIMEOUT_SECONDS_DEFAULT),
+        sifted,
+        checked,
+    })
+}
+
+/// The longest time that a manifest of those that are left gives the action.
+fn meant_timeout(candidates: &[Candidate], sifted: &Sifted) -> Option<u32> {
+    let left: HashSet<NodeId> = sifted.survivors.iter().map(|cleared| cleared.node()).collect();
+    let meant = candidates
+        .iter()
+        .filter(|candidate| left.contains(&candidate.node))
+        .filter_map(|candidate| candidate.timeout_default_seconds)
+        .max();
+    meant.map(|seconds| seconds.clamp(1, TIMEOUT_SECONDS_MAX))
 }
 
 /// The kind of an action nobody gave a kind: a name compiled into any of the agents is a builtin.
@@ -439,9 +479,24 @@ async fn write(
     control: &Control,
     project: &Project,
     requester: &Requester,
-    (id, ask, kind, sifted): (ExecutionId, &Ask, ActionKind, &Sifted),
+    (id, ask, cohort): (ExecutionId, &Ask, &Cohort),
     now: Timestamp,
 ) -> Result<(), DispatchError> {
+    let (sifted, timeout_seconds) = (&cohort.sifted, cohort.timeout_seconds);
+    // What must not be shown is not even stored in the clear.
+    let (shown, hidden) = match &ask.parameters {
+        Some(parameters) => {
+            let (shown, hidden) = parameters::split(parameters, &cohort.checked.secret);
+            (Some(shown), hidden)
+        }
+        None => (None, Parameters::new()),
+    };
+    let sealed = if hidden.is_empty() {
+        None
+    } else {
+        let clear = serde_json::to_vec(&hidden).map_err(std::io::Error::other)?;
+        Some(control.key.seal(id, &clear)?)
+    };
     let targets: Vec<_> = sifted
         .survivors
         .iter()
@@ -458,10 +513,11 @@ async fn write(
         domain: project.domain,
         project: project.id,
         action: &ask.action,
-        kind,
-        parameters: ask.parameters.as_ref(),
+        kind: cohort.kind,
+        parameters: shown.as_ref(),
+        sealed_parameters: sealed.as_deref(),
         selector: ask.target.text(),
-        timeout_seconds: ask.timeout_seconds,
+        timeout_seconds,
         deliver_within_seconds: ask.deliver_within_seconds,
         requested_by: &requester.subject,
         created_at: now,
@@ -544,10 +600,7 @@ mod tests {
             });
             assert!(matches!(ask, Err(DispatchError::BadTimeout(s)) if s == seconds));
         }
-        assert_eq!(
-            Ask::parse(request()).ok().unwrap().timeout_seconds,
-            TIMEOUT_SECONDS_DEFAULT
-        );
+        assert_eq!(Ask::parse(request()).ok().unwrap().timeout_seconds, None);
     }
 
     #[test]

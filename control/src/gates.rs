@@ -2,6 +2,8 @@
 //!
 //! Pure: facts in, survivors and drops out. The list is the policy, in order; the first gate that says no decides.
 
+use std::sync::Arc;
+
 use muster_shared::{
     ids::{Digest, DomainId, NodeId, ProjectId},
     wire::{ActionKind, Dropped, Verdict},
@@ -22,6 +24,11 @@ pub(crate) struct Candidate {
     /// What the node declares under the action's name.
     pub(crate) declared: Option<Declared>,
     pub(crate) baseline: Option<Digest>,
+    /// What the node declared of the hook, as it is stored.
+    pub(crate) manifest: Option<Arc<str>>,
+    /// Whether the schema in it takes the parameters of the dispatch.
+    pub(crate) takes_parameters: bool,
+    pub(crate) timeout_default_seconds: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,11 +55,12 @@ pub(crate) enum FailedGate {
     InsufficientRelation,
     ActionNotDeclared,
     HookIntegrityViolation,
+    InvalidParameters,
 }
 
 type Gate = fn(&Candidate, &Asked) -> bool;
 
-const GATES: [(FailedGate, Gate); 6] = [
+const GATES: [(FailedGate, Gate); 7] = [
     (FailedGate::ForeignDomain, |node, asked| {
         node.domain == asked.domain
     }),
@@ -67,6 +75,7 @@ const GATES: [(FailedGate, Gate); 6] = [
     (FailedGate::HookIntegrityViolation, |node, _| {
         hook_is_verified(node)
     }),
+    (FailedGate::InvalidParameters, |node, _| node.takes_parameters),
 ];
 
 /// A builtin has no digest and skips the gate. A hook without a baseline fails it: unknown is not trusted.
@@ -96,6 +105,7 @@ impl FailedGate {
             Self::InsufficientRelation => Some("insufficient_relation"),
             Self::ActionNotDeclared => Some("action_not_declared"),
             Self::HookIntegrityViolation => Some("hook_integrity_violation"),
+            Self::InvalidParameters => Some("invalid_parameters"),
         }
     }
 }
@@ -132,6 +142,7 @@ pub(crate) fn sift(candidates: &[Candidate], asked: &Asked) -> Sifted {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoSurvivor {
     HookIntegrityViolation,
+    InvalidParameters,
     ActionNotDeclared,
     PermissionDenied,
     EmptyCohort,
@@ -139,11 +150,14 @@ pub(crate) enum NoSurvivor {
 
 impl Sifted {
     /// The refusal of a selector whose cohort nobody survived: an integrity failure outranks a missing action, which
-    /// outranks an empty cohort, because each has another remedy.
+    /// outranks an empty cohort, because each has another remedy. Parameters that are refused come before an action that
+    /// is missing: where it is there is where it was meant.
     pub(crate) fn refusal_of_selector(&self) -> NoSurvivor {
         let any = |wanted| self.drops.iter().any(|(drop, _)| *drop == wanted);
         if any(FailedGate::HookIntegrityViolation) {
             NoSurvivor::HookIntegrityViolation
+        } else if any(FailedGate::InvalidParameters) {
+            NoSurvivor::InvalidParameters
         } else if any(FailedGate::ActionNotDeclared) {
             NoSurvivor::ActionNotDeclared
         } else {
@@ -158,6 +172,7 @@ impl Sifted {
             Some((FailedGate::InsufficientRelation, _)) => NoSurvivor::PermissionDenied,
             Some((FailedGate::ActionNotDeclared, _)) => NoSurvivor::ActionNotDeclared,
             Some((FailedGate::HookIntegrityViolation, _)) => NoSurvivor::HookIntegrityViolation,
+            Some((FailedGate::InvalidParameters, _)) => NoSurvivor::InvalidParameters,
             Some((
                 FailedGate::ForeignDomain | FailedGate::ForeignProject | FailedGate::Decommissioned,
                 _,
@@ -175,7 +190,8 @@ impl Sifted {
             FailedGate::ForeignDomain
             | FailedGate::ForeignProject
             | FailedGate::Decommissioned
-            | FailedGate::ActionNotDeclared => None,
+            | FailedGate::ActionNotDeclared
+            | FailedGate::InvalidParameters => None,
         })
     }
 
@@ -235,6 +251,9 @@ mod tests {
                 observed: Some(digest(1)),
             }),
             baseline: Some(digest(1)),
+            manifest: None,
+            takes_parameters: true,
+            timeout_default_seconds: None,
         }
     }
 
@@ -247,17 +266,19 @@ mod tests {
             FailedGate::InsufficientRelation => node.may_act = false,
             FailedGate::ActionNotDeclared => node.declared = None,
             FailedGate::HookIntegrityViolation => node.baseline = Some(digest(2)),
+            FailedGate::InvalidParameters => node.takes_parameters = false,
         }
         node
     }
 
-    const DROPS: [FailedGate; 6] = [
+    const DROPS: [FailedGate; 7] = [
         FailedGate::ForeignDomain,
         FailedGate::ForeignProject,
         FailedGate::Decommissioned,
         FailedGate::InsufficientRelation,
         FailedGate::ActionNotDeclared,
         FailedGate::HookIntegrityViolation,
+        FailedGate::InvalidParameters,
     ];
 
     #[test]
@@ -284,6 +305,7 @@ mod tests {
                     FailedGate::InsufficientRelation => node.may_act = false,
                     FailedGate::ActionNotDeclared => node.declared = None,
                     FailedGate::HookIntegrityViolation => node.baseline = other.baseline,
+                    FailedGate::InvalidParameters => node.takes_parameters = false,
                 }
                 assert_eq!(sift(&[node], &asked(ActionKind::Hook)).drops[0].0, *first);
             }
@@ -313,6 +335,14 @@ mod tests {
         assert_eq!(
             refusal(&[ActionNotDeclared, HookIntegrityViolation]),
             NoSurvivor::HookIntegrityViolation
+        );
+        assert_eq!(
+            refusal(&[InvalidParameters, HookIntegrityViolation]),
+            NoSurvivor::HookIntegrityViolation
+        );
+        assert_eq!(
+            refusal(&[InvalidParameters, ActionNotDeclared]),
+            NoSurvivor::InvalidParameters
         );
     }
 

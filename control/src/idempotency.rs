@@ -14,6 +14,7 @@ use muster_shared::{
 use crate::{
     control::Control,
     dispatch::Requester,
+    keys::{Purpose, ServerKey},
     store::{Claim, Claimed, Project, Store, StoreError, Tx},
 };
 
@@ -31,12 +32,13 @@ pub(crate) struct Once {
 }
 
 impl Once {
-    /// `None` when the key is not one: 1 to 255 visible characters of ASCII.
-    pub(crate) fn new(key: &[u8], body: &[u8]) -> Option<Self> {
+    /// `None` when the key is not one: 1 to 255 visible characters of ASCII. The hash of the body is keyed, because a
+    /// short secret in it could be guessed from a plain one.
+    pub(crate) fn new(server: &ServerKey, key: &[u8], body: &[u8]) -> Option<Self> {
         let sound = (1..=KEY_LEN_MAX).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
         sound.then(|| Self {
             key: String::from_utf8_lossy(key).into_owned(),
-            body: Digest::of(body),
+            body: Digest::from_bytes(server.mac(Purpose::RequestBody, body)),
         })
     }
 }
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_key_is_visible_ascii_and_not_long() {
-        let sound = |key: &[u8]| Once::new(key, b"{}").is_some();
+        let sound = |key: &[u8]| Once::new(&ServerKey::of_tests(), key, b"{}").is_some();
         for good in [&b"a"[..], b"!~", b"\"8e03978e-40d5\"", &[b'k'; KEY_LEN_MAX]] {
             assert!(sound(good), "{good:?}");
         }

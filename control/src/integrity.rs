@@ -1,6 +1,6 @@
 //! What nodes declare, and whether their hooks are those that were first seen.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
@@ -8,7 +8,7 @@ use muster_shared::{
     time::Timestamp,
     wire::{
         ACKNOWLEDGE_REASON_LEN_MAX, ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy,
-        HOOKS_PER_NODE_MAX, ReportedKind, ViolationReport, ViolationRow,
+        HOOKS_PER_NODE_MAX, REFUSED_TEXT_BYTES_MAX, ReportedKind, ViolationReport, ViolationRow,
     },
 };
 
@@ -30,6 +30,12 @@ pub(crate) enum ManifestError {
     HookDuplicate(String),
     #[error("{0} hooks are declared; the limit is {HOOKS_PER_NODE_MAX}")]
     TooManyHooks(usize),
+    #[error("{0} files are declared as refused; the limit is {HOOKS_PER_NODE_MAX}")]
+    TooManyRefused(usize),
+    #[error(
+        "refused file {0:?} has a name of more than 255 bytes, or more than {REFUSED_TEXT_BYTES_MAX} bytes to say"
+    )]
+    RefusedInvalid(String),
     #[error("builtin {0:?} has no name an action can have")]
     BuiltinInvalid(String),
     #[error("builtin {0:?} is declared twice, or a hook has its name")]
@@ -50,6 +56,14 @@ fn check_manifest(manifest: &CapabilityManifest) -> Result<(), ManifestError> {
     }
     if manifest.builtin_actions.len() > BUILTINS_PER_NODE_MAX {
         return Err(ManifestError::TooManyBuiltins(manifest.builtin_actions.len()));
+    }
+    if manifest.refused_hooks.len() > HOOKS_PER_NODE_MAX {
+        return Err(ManifestError::TooManyRefused(manifest.refused_hooks.len()));
+    }
+    for file in &manifest.refused_hooks {
+        if file.name.is_empty() || file.name.len() > 255 || file.why.len() > REFUSED_TEXT_BYTES_MAX {
+            return Err(ManifestError::RefusedInvalid(file.name.clone()));
+        }
     }
     let mut names = HashSet::new();
     for hook in &manifest.declared_hooks {
@@ -82,7 +96,7 @@ pub(crate) async fn declare(
 ) -> Result<Vec<String>, ManifestError> {
     check_manifest(manifest)?;
     let said = manifest.labels.as_ref().map(labels_of_the_node).transpose()?;
-    let mut changed = changed_fields(&control.store.declared_by(node).await?, manifest);
+    let mut changed = control.store.declared_by(node).await?.changed_by(manifest);
     let actions_changed = !changed.is_empty();
     // What a node leaves out of its labels, as clients of the published surface do, stays.
     let relabelled = match said {
@@ -98,8 +112,7 @@ pub(crate) async fn declare(
         relabel(&mut tx, (node, domain), said, now).await?;
     }
     if actions_changed {
-        tx.replace_capabilities(node, &manifest.builtin_actions, &manifest.declared_hooks, now)
-            .await?;
+        tx.replace_capabilities(node, manifest, now).await?;
     }
     for (hook, observed, expected) in tx.drifted_hooks(node).await? {
         log::warn!(node_id:% = node, hook, observed:%, expected:%; "Hook {hook} differs from its baseline");
@@ -138,31 +151,6 @@ async fn relabel(
     let subject = audit::node_subject(node);
     let entry = Entry::granted(&subject, "node.label", authz::resource(node)).with(words.join(" "));
     Ok(tx.append_audit(domain, &[entry], now).await?)
-}
-
-/// Which of the published fields differ from what the node declared last.
-fn changed_fields(before: &[(String, Option<Digest>)], manifest: &CapabilityManifest) -> Vec<String> {
-    let (hooks, builtins): (Vec<_>, Vec<_>) = before.iter().partition(|(_, digest)| digest.is_some());
-    let hooks: HashMap<&str, Digest> = hooks
-        .iter()
-        .filter_map(|(name, d)| Some((name.as_str(), (*d)?)))
-        .collect();
-    let builtins: HashSet<&str> = builtins.iter().map(|(name, _)| name.as_str()).collect();
-    let same_hooks = hooks.len() == manifest.declared_hooks.len()
-        && manifest
-            .declared_hooks
-            .iter()
-            .all(|h| hooks.get(h.name.as_str()) == Some(&h.checksum));
-    let same_builtins = builtins.len() == manifest.builtin_actions.len()
-        && manifest
-            .builtin_actions
-            .iter()
-            .all(|b| builtins.contains(b.name.as_str()));
-    [(same_hooks, "declared_hooks"), (same_builtins, "builtin_actions")]
-        .into_iter()
-        .filter(|(same, _)| !same)
-        .map(|(_, field)| field.to_owned())
-        .collect()
 }
 
 /// Keeps the violations that a node reports.
@@ -289,6 +277,7 @@ pub(crate) async fn acknowledge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::DeclaredBefore;
     use muster_shared::wire::{Base64, BuiltinAction, DeclaredHook};
 
     fn manifest(hooks: &[&str], builtins: &[&str]) -> CapabilityManifest {
@@ -300,6 +289,10 @@ mod tests {
                 .map(|n| DeclaredHook {
                     name: (*n).into(),
                     checksum: Digest::of(b""),
+                    file_checksum: None,
+                    manifest_checksum: None,
+                    manifest: None,
+                    denied: None,
                 })
                 .collect(),
             builtin_actions: builtins
@@ -308,8 +301,10 @@ mod tests {
                     name: (*n).into(),
                     description: None,
                     parameters: vec![],
+                    denied: None,
                 })
                 .collect(),
+            refused_hooks: vec![],
             labels: None,
         }
     }
@@ -343,20 +338,12 @@ mod tests {
             check_manifest(&manifest(&["ping"], &["ping"])),
             Err(ManifestError::BuiltinDuplicate(_))
         ));
+        let before = DeclaredBefore::default();
         assert_eq!(
-            changed_fields(&[], &manifest(&["a"], &["ping"])),
+            before.changed_by(&manifest(&["a"], &["ping"])),
             ["declared_hooks", "builtin_actions"]
         );
-        let before = [("a".to_owned(), Some(Digest::of(b""))), ("ping".to_owned(), None)];
-        assert!(changed_fields(&before, &manifest(&["a"], &["ping"])).is_empty());
-        assert_eq!(
-            changed_fields(&before, &manifest(&["b"], &["ping"])),
-            ["declared_hooks"]
-        );
-        assert_eq!(
-            changed_fields(&before, &manifest(&["a"], &[])),
-            ["builtin_actions"]
-        );
+        assert!(before.changed_by(&manifest(&[], &[])).is_empty());
         let many: Vec<String> = (0..=HOOKS_PER_NODE_MAX).map(|n| format!("h{n}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(matches!(

@@ -1,7 +1,8 @@
 //! Secrets of this control service and what is derived from them.
 //!
-//! Every secret is a file of mode 0600 under the data directory. One server key gives the callback tokens, the cursors
-//! and the URLs of the built-in output store, each under a purpose of its own, so that one can never pass as another.
+//! Every secret is a file of mode 0600 under the data directory. One server key gives the callback tokens, the cursors,
+//! the URLs of the built-in output store, the keys that seal secret parameters and the hashes of request bodies, each under a purpose of its own, so
+//! that one can never pass as another.
 
 use std::{
     fs,
@@ -16,6 +17,7 @@ use muster_shared::{
     envelope::Signer,
     ids::{Digest, ExecutionId, NodeId},
 };
+use ring::aead;
 use sha2::Sha256;
 
 /// What a derived value is for.
@@ -24,6 +26,8 @@ pub(crate) enum Purpose {
     CallbackToken,
     Cursor,
     OutputUrl,
+    Parameters,
+    RequestBody,
 }
 
 impl Purpose {
@@ -32,6 +36,8 @@ impl Purpose {
             Self::CallbackToken => b"muster/callback-token/v1\0",
             Self::Cursor => b"muster/cursor/v1\0",
             Self::OutputUrl => b"muster/output-url/v1\0",
+            Self::Parameters => b"muster/parameters/v1\0",
+            Self::RequestBody => b"muster/request-body/v1\0",
         }
     }
 }
@@ -41,6 +47,11 @@ impl Purpose {
 pub(crate) struct ServerKey([u8; 32]);
 
 impl ServerKey {
+    #[cfg(test)]
+    pub(crate) const fn of_tests() -> Self {
+        Self([7; 32])
+    }
+
     pub(crate) fn mac(&self, purpose: Purpose, message: &[u8]) -> [u8; 32] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(purpose.tag());
@@ -66,6 +77,47 @@ impl ServerKey {
             "mct_{}",
             URL_SAFE_NO_PAD.encode(self.mac(Purpose::CallbackToken, &message))
         )
+    }
+}
+
+/// Seals what is owed to nodes and shown to nobody, with a key of its own for each execution.
+impl ServerKey {
+    pub(crate) fn seal(&self, execution: ExecutionId, clear: &[u8]) -> io::Result<Vec<u8>> {
+        let nonce = chance::<{ aead::NONCE_LEN }>()?;
+        let mut text = clear.to_vec();
+        self.sealing_key(execution)?
+            .seal_in_place_append_tag(
+                aead::Nonce::assume_unique_for_key(nonce),
+                aead::Aad::from(execution.uuid().as_bytes()),
+                &mut text,
+            )
+            .map_err(|_| io::Error::other("the parameters could not be sealed"))?;
+        Ok([&nonce[..], &text].concat())
+    }
+
+    /// Fails for what another key sealed, or was sealed for another execution.
+    pub(crate) fn unseal(&self, execution: ExecutionId, sealed: &[u8]) -> io::Result<Vec<u8>> {
+        let wrong = || io::Error::other("the sealed parameters do not open with the key of this control");
+        let (nonce, text) = sealed
+            .split_first_chunk::<{ aead::NONCE_LEN }>()
+            .ok_or_else(wrong)?;
+        let mut text = text.to_vec();
+        let clear = self
+            .sealing_key(execution)?
+            .open_in_place(
+                aead::Nonce::assume_unique_for_key(*nonce),
+                aead::Aad::from(execution.uuid().as_bytes()),
+                &mut text,
+            )
+            .map_err(|_| wrong())?;
+        Ok(clear.to_vec())
+    }
+
+    fn sealing_key(&self, execution: ExecutionId) -> io::Result<aead::LessSafeKey> {
+        let key = self.mac(Purpose::Parameters, execution.uuid().as_bytes());
+        aead::UnboundKey::new(&aead::CHACHA20_POLY1305, &key)
+            .map(aead::LessSafeKey::new)
+            .map_err(|_| io::Error::other("the sealing key could not be made"))
     }
 }
 
@@ -222,6 +274,19 @@ mod tests {
         assert!(key.holds(Purpose::Cursor, b"x", &tag));
         assert!(!key.holds(Purpose::OutputUrl, b"x", &tag));
         assert!(!key.holds(Purpose::Cursor, b"x", &tag[..31]));
+    }
+
+    #[test]
+    fn what_is_sealed_opens_for_its_execution_only() {
+        let key = ServerKey([7; 32]);
+        let [one, other] = [1, 2].map(|n| ExecutionId::mint(Timestamp::from_millis(1), [n; 10]));
+        let sealed = key.seal(one, b"canary").unwrap();
+        assert!(!sealed.windows(6).any(|bytes| bytes == b"canary"));
+        assert_eq!(key.unseal(one, &sealed).unwrap(), b"canary");
+        assert!(key.unseal(other, &sealed).is_err());
+        assert!(ServerKey([8; 32]).unseal(one, &sealed).is_err());
+        assert!(key.unseal(one, &sealed[..5]).is_err());
+        assert_ne!(sealed, key.seal(one, b"canary").unwrap());
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod logging;
 mod metrics;
 mod oidc;
 mod outputs;
+mod parameters;
 mod pki;
 mod presence;
 mod rate;

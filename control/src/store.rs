@@ -33,6 +33,8 @@ pub(crate) use access::Presented;
 pub(crate) use executions::{
     Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
 };
+#[cfg(test)]
+pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use list::ListFilter;

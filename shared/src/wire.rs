@@ -379,8 +379,8 @@ pub struct ExecutionDetail {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Dropped {
-    /// `insufficient_relation`, `action_not_declared` or `hook_integrity_violation`.
-    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["insufficient_relation", "action_not_declared", "hook_integrity_violation"])))]
+    /// `insufficient_relation`, `action_not_declared`, `hook_integrity_violation` or `invalid_parameters`.
+    #[cfg_attr(feature = "openapi", schemars(extend("enum" = ["insufficient_relation", "action_not_declared", "hook_integrity_violation", "invalid_parameters"])))]
     pub reason: String,
     pub count: u64,
     pub sample: Vec<NodeId>,
@@ -580,6 +580,9 @@ pub struct NodeAction {
     pub kind: ActionKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+    /// The rule of the node's own policy that forbids it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
 }
 
 /// The byte-for-byte comparison of a hook's digest with its baseline.
@@ -629,15 +632,55 @@ pub struct LabelPatch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HookState {
-    pub name: ActionName,
+    /// A file name that is no action name is possible where `refused` says so.
+    pub name: String,
     pub node_id: NodeId,
     pub node_name: String,
-    pub observed: Digest,
+    /// Of the file and its manifest; none of a file that is refused.
+    #[serde(default)]
+    pub observed: Option<Digest>,
     #[serde(default)]
     pub baseline: Option<Digest>,
     pub verdict: Verdict,
     #[serde(default)]
     pub pinned_at: Option<Timestamp>,
+    /// Why the node takes this file for no hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// One action on one node, in `GET /v1/projects/{project_id}/actions/{name}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ActionOnNode {
+    pub node_id: NodeId,
+    pub node_name: String,
+    #[serde(rename = "type")]
+    pub kind: ActionKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Of a hook that has one. What a builtin takes is in `parameters` of the same shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<HookManifest>,
+    /// The rule of the node's own policy that forbids it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
+}
+
+/// How many nodes one [`ActionDetail`] lists.
+pub const ACTION_NODES_MAX: u32 = 1000;
+
+/// `GET /v1/projects/{project_id}/actions/{name}`: what an action is, on each node that declares it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ActionDetail {
+    pub name: ActionName,
+    /// Whether more nodes declare it than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+    pub nodes: Vec<ActionOnNode>,
 }
 
 /// `POST /v1/projects/{project_id}/hooks/{name}/approve`: makes `digest` the baseline wherever the named nodes show
@@ -858,6 +901,10 @@ pub struct CapabilityManifest {
         schemars(schema_with = "schema::optional_labels_of_a_node")
     )]
     pub labels: Option<Labels>,
+    /// Ours: files of the hooks directory that are no hooks, and why; at most [`HOOKS_PER_NODE_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schemars(length(max = HOOKS_PER_NODE_MAX)))]
+    pub refused_hooks: Vec<RefusedHook>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -865,7 +912,66 @@ pub struct CapabilityManifest {
 pub struct DeclaredHook {
     #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
     pub name: String,
+    /// Of the hook as a whole: see [`hook_digest`].
     pub checksum: Digest,
+    /// Ours, as all below: of the file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_checksum: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_checksum: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<HookManifest>,
+    /// The rule of the node's own policy that forbids it. A dispatch to it is refused there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
+}
+
+/// The digest by which a hook is pinned and approved: that of its file when there is no manifest, else one over the
+/// digests of both, so that neither can change without the other noticing.
+#[must_use]
+pub fn hook_digest(file: Digest, manifest: Option<Digest>) -> Digest {
+    let Some(manifest) = manifest else { return file };
+    let mut both = crate::ids::Digester::default();
+    both.update(b"muster/hook-and-manifest/v1\0");
+    both.update(file.as_bytes());
+    both.update(manifest.as_bytes());
+    both.finish()
+}
+
+/// A file of the hooks directory that is no hook.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct RefusedHook {
+    pub name: String,
+    pub why: String,
+}
+
+/// The longest reason of a refused hook that control keeps, in bytes.
+pub const REFUSED_TEXT_BYTES_MAX: usize = 1024;
+
+/// What the manifest of a hook says that others than its node need to know.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema), schemars(inline))]
+pub struct HookManifest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The JSON Schema of its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_default_seconds: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_max_seconds: Option<u32>,
+    /// It changes nothing, and runs beside anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// What it changes. Empty: anything, so that it runs alone among those that change something.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub affinity: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -877,6 +983,9 @@ pub struct BuiltinAction {
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<BuiltinParameter>,
+    /// Ours: the rule of the node's own policy that forbids it. A dispatch to it is refused there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -82,6 +82,7 @@ impl BareNode {
             name: "ping".to_owned(),
             description: None,
             parameters: vec![],
+            denied: None,
         };
         let manifest = CapabilityManifest {
             binary_version: "0.0.0".to_owned(),
@@ -91,10 +92,15 @@ impl BareNode {
                 .map(|(name, checksum)| DeclaredHook {
                     name: (*name).to_owned(),
                     checksum: *checksum,
+                    file_checksum: None,
+                    manifest_checksum: None,
+                    manifest: None,
+                    denied: None,
                 })
                 .collect(),
             builtin_actions: vec![ping],
             labels: None,
+            refused_hooks: vec![],
         };
         let path = format!("/v1/nodes/{}/capabilities", self.id);
         let _ = Answer::to(self.request(Method::PUT, &path).json(&manifest))

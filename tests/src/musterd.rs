@@ -7,7 +7,7 @@ use std::{
     process::{Command, ExitStatus},
 };
 
-use muster_shared::ids::Digest;
+use muster_shared::{ids::Digest, wire::hook_digest};
 
 use crate::{Daemon, binaries::binary, operator::Said};
 
@@ -65,15 +65,33 @@ impl Musterd {
         fs::rename(aside, self.hook_path(name)).expect("it can be installed");
     }
 
+    /// Installs the manifest of a hook in the same way.
+    pub fn install_manifest(&self, hook: &str, toml: &str) {
+        let toml = toml.replace(DIR_MARK, &self.dir.to_string_lossy());
+        let aside = self.dir.join("manifest.new");
+        fs::write(&aside, toml).expect("a manifest can be written");
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o644)).expect("its mode can be set");
+        fs::rename(aside, self.hooks.join(format!("{hook}.toml"))).expect("it can be installed");
+    }
+
+    /// Puts a file into `agent.d`, read at the next start or reload.
+    pub fn drop_in(&self, name: &str, toml: &str) {
+        let dir = self.config.with_extension("d");
+        fs::create_dir_all(&dir).expect("a directory can be made");
+        fs::write(dir.join(name), toml).expect("a configuration can be written");
+    }
+
     #[must_use]
     pub fn hook_path(&self, name: &str) -> PathBuf {
         self.hooks.join(name)
     }
 
-    /// The digest of the hook as it lies there now.
+    /// The digest of the hook and its manifest as they lie there now.
     #[must_use]
     pub fn hook_digest(&self, name: &str) -> Digest {
-        Digest::of(&fs::read(self.hook_path(name)).expect("the hook can be read"))
+        let file = Digest::of(&fs::read(self.hook_path(name)).expect("the hook can be read"));
+        let manifest = fs::read(self.hooks.join(format!("{name}.toml"))).ok();
+        hook_digest(file, manifest.map(|bytes| Digest::of(&bytes)))
     }
 
     /// Tries to enrol.

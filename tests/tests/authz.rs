@@ -484,6 +484,7 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
     let act_is_enough = |method: &Method, path: &str| {
         path.starts_with("/v1/projects/{project}/executions")
             || path == "/v1/projects/{project}/hooks"
+            || path == "/v1/projects/{project}/actions/{action}"
             || path == "/v1/integrity-violations"
             || (path == "/v1/nodes" && method == Method::GET)
     };
@@ -508,6 +509,7 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
             .replace("{execution}", &ran.id.to_string())
             .replace("{node}", &node.id.to_string())
             .replace("{hook}", "x")
+            .replace("{action}", "ping")
             .replace("{token}", token_id)
             .replace("{violation}", &violation)
             .replace("{tuple}", &tuple.id.to_string());

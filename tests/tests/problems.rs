@@ -104,6 +104,11 @@ async fn requests_that_make_no_sense(world: &World, seen: &mut Seen) {
         (format!("{list}?status=x"), 400, "invalid_status"),
         (format!("{list}/x"), 400, "invalid_execution_id"),
         (format!("{list}/{ghost}"), 404, "execution_not_found"),
+        (
+            operator.in_project("actions/nobody.has.it"),
+            404,
+            "action_not_found",
+        ),
         ("/v1/projects/x/executions".to_owned(), 400, "invalid_project_id"),
         (
             format!("/v1/projects/{ghost}/executions"),

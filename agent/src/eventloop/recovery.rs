@@ -39,6 +39,7 @@ impl Daemon {
         if !recovered.is_empty() {
             log::info!(count = recovered.len(); "Took up what was not settled before the restart");
         }
+        self.session.set_lanes(self.runner.catalog.borrow().lanes());
         let decision = self.session.recover(recovered, self.clock.now());
         self.perform(decision).await;
         let decision = self.session.recover_outputs(outputs);

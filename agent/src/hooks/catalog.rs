@@ -1,17 +1,22 @@
 //! What the hooks directory holds right now, compared with the baselines of the journal.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use muster_shared::{
     ids::{ActionName, Digest},
     time::Timestamp,
-    wire::{DeclaredHook, DetectedBy, HOOKS_PER_NODE_MAX, Verdict},
+    wire::{
+        ActionKind, DeclaredHook, DetectedBy, HOOKS_PER_NODE_MAX, REFUSED_TEXT_BYTES_MAX, RefusedHook,
+        Verdict,
+    },
 };
 
-use super::HookDir;
+use super::{Digests, HookDir, SizesMax, affinity::Lane, manifest::Manifest};
 use crate::{
     builtins,
     journal::{JournalError, Store},
+    outcome::cut,
+    policy::Policy,
 };
 
 /// One file of the hooks directory.
@@ -21,11 +26,39 @@ pub(crate) struct Seen {
     pub(crate) state: State,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum State {
-    Hook { digest: Digest, baseline: Digest },
-    Refused { why: String },
+    Hook {
+        digests: Digests,
+        baseline: Digest,
+        manifest: Arc<Manifest>,
+    },
+    Refused {
+        why: String,
+    },
 }
+
+/// The digests stand for the manifest.
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Hook {
+                    digests, baseline, ..
+                },
+                Self::Hook {
+                    digests: other_digests,
+                    baseline: other_baseline,
+                    ..
+                },
+            ) => digests == other_digests && baseline == other_baseline,
+            (Self::Refused { why }, Self::Refused { why: other }) => why == other,
+            (Self::Hook { .. }, Self::Refused { .. }) | (Self::Refused { .. }, Self::Hook { .. }) => false,
+        }
+    }
+}
+
+impl Eq for State {}
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Catalog {
@@ -36,20 +69,49 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     /// What the node declares to control.
-    pub(crate) fn declared(&self) -> Vec<DeclaredHook> {
+    pub(crate) fn declared(&self, policy: &Policy) -> Vec<DeclaredHook> {
         let hooks = self.seen.iter().filter_map(|seen| match &seen.state {
-            State::Hook { digest, .. } => Some(DeclaredHook {
+            State::Hook {
+                digests, manifest, ..
+            } => Some(DeclaredHook {
                 name: seen.name.clone(),
-                checksum: *digest,
+                checksum: digests.whole(),
+                file_checksum: digests.manifest.map(|_| digests.file),
+                manifest_checksum: digests.manifest,
+                manifest: digests.manifest.map(|_| manifest.declared()),
+                denied: policy.denial(ActionKind::Hook, &seen.name),
             }),
             State::Refused { .. } => None,
         });
         hooks.take(HOOKS_PER_NODE_MAX).collect()
     }
+
+    /// What lies in the directory and is no hook. Not every file name is one that control could keep.
+    pub(crate) fn refused(&self) -> Vec<RefusedHook> {
+        let refused = self.seen.iter().filter_map(|seen| match &seen.state {
+            State::Refused { why } => Some(RefusedHook {
+                name: cut(&seen.name, FILE_NAME_BYTES_MAX),
+                why: cut(why, REFUSED_TEXT_BYTES_MAX),
+            }),
+            State::Hook { .. } => None,
+        });
+        refused.take(HOOKS_PER_NODE_MAX).collect()
+    }
+
+    /// What each hook may run beside.
+    pub(crate) fn lanes(&self) -> BTreeMap<String, Lane> {
+        let lanes = self.seen.iter().filter_map(|seen| match &seen.state {
+            State::Hook { manifest, .. } => Some((seen.name.clone(), manifest.lane())),
+            State::Refused { .. } => None,
+        });
+        lanes.collect()
+    }
 }
 
-/// A hook's name and digest, or why the file is none.
-type Observed = Result<(ActionName, Digest), String>;
+const FILE_NAME_BYTES_MAX: usize = 255;
+
+/// A hook's name, digests and manifest, or why the file is none.
+type Observed = Result<(ActionName, Digests, Arc<Manifest>), String>;
 
 /// What the directory held at one moment, before anything is compared.
 pub(crate) struct Listing {
@@ -58,7 +120,7 @@ pub(crate) struct Listing {
 }
 
 /// Reads and hashes every hook. Slow where hooks are large.
-pub(crate) fn look(dir: &Path, bytes_max: u64) -> Listing {
+pub(crate) fn look(dir: &Path, max: SizesMax) -> Listing {
     let listed = HookDir::open(dir)
         .map_err(|err| err.to_string())
         .and_then(|hooks| {
@@ -72,7 +134,7 @@ pub(crate) fn look(dir: &Path, bytes_max: u64) -> Listing {
             let problem = (names.len() > HOOKS_PER_NODE_MAX)
                 .then(|| format!("only the first {HOOKS_PER_NODE_MAX} hooks are declared to control"));
             let observed = |name: String| {
-                let file = observe(&hooks, &name, bytes_max);
+                let file = observe(&hooks, &name, max);
                 (name, file)
             };
             Listing {
@@ -97,9 +159,10 @@ pub(crate) fn judge_all(
     let mut seen = Vec::new();
     for (name, file) in listing.files {
         let state = match file {
-            Ok((name, digest)) => State::Hook {
-                digest,
-                baseline: judge(store, &name, digest, now, detected_by)?,
+            Ok((name, digests, manifest)) => State::Hook {
+                digests,
+                baseline: judge(store, &name, digests.whole(), now, detected_by)?,
+                manifest,
             },
             Err(why) => State::Refused { why },
         };
@@ -111,7 +174,7 @@ pub(crate) fn judge_all(
     })
 }
 
-fn observe(hooks: &HookDir, name: &str, bytes_max: u64) -> Observed {
+fn observe(hooks: &HookDir, name: &str, max: SizesMax) -> Observed {
     let name: ActionName = name
         .parse()
         .map_err(|err: muster_shared::ids::BadActionName| err.to_string())?;
@@ -120,8 +183,8 @@ fn observe(hooks: &HookDir, name: &str, bytes_max: u64) -> Observed {
             "{name} is the name of a builtin: give the file another name"
         ));
     }
-    let pinned = hooks.pin(&name, bytes_max).map_err(|err| err.to_string())?;
-    Ok((name, pinned.digest))
+    let pinned = hooks.pin(&name, max).map_err(|err| err.to_string())?;
+    Ok((name, pinned.digests, pinned.manifest))
 }
 
 /// The one comparison of a hook with its baseline: pins on first sight, records a violation on drift.
@@ -170,7 +233,11 @@ mod tests {
         }
 
         fn scan(&mut self) -> Catalog {
-            let listing = look(&self.dir.path().join("hooks.d"), 1024);
+            let max = SizesMax {
+                hook_bytes: 1024,
+                manifest_bytes: 1024,
+            };
+            let listing = look(&self.dir.path().join("hooks.d"), max);
             judge_all(
                 listing,
                 &mut self.store,
@@ -181,37 +248,45 @@ mod tests {
         }
     }
 
+    fn hook(file: Digest, baseline: Digest) -> State {
+        State::Hook {
+            digests: Digests { file, manifest: None },
+            baseline,
+            manifest: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn a_changed_manifest_is_a_changed_hook() {
+        let mut place = Place::new();
+        place.install("reload", b"one");
+        place.install("reload.toml", b"[action]\nread_only = true\n");
+        let first = place.scan();
+        assert_eq!(first.lanes()["reload"], Lane::ReadOnly);
+        assert!(place.store.undelivered_violations().unwrap().is_empty());
+        place.install("reload.toml", b"");
+        let changed = place.scan();
+        assert_ne!(
+            first.declared(&Policy::default()),
+            changed.declared(&Policy::default())
+        );
+        assert_eq!(place.store.undelivered_violations().unwrap().len(), 1);
+    }
+
     #[test]
     fn the_first_sight_is_the_baseline_and_a_change_is_a_violation_that_is_still_declared() {
         let mut place = Place::new();
         place.install("reload", b"one");
         let one = Digest::of(b"one");
         let first = place.scan();
-        assert_eq!(
-            first.seen[0].state,
-            State::Hook {
-                digest: one,
-                baseline: one
-            }
-        );
+        assert_eq!(first.seen[0].state, hook(one, one));
         assert!(place.store.undelivered_violations().unwrap().is_empty());
         place.install("reload", b"two");
         let changed = place.scan();
         let two = Digest::of(b"two");
-        assert_eq!(
-            changed.seen[0].state,
-            State::Hook {
-                digest: two,
-                baseline: one
-            }
-        );
-        assert_eq!(
-            changed.declared(),
-            [DeclaredHook {
-                name: "reload".into(),
-                checksum: two
-            }]
-        );
+        assert_eq!(changed.seen[0].state, hook(two, one));
+        let declared = changed.declared(&Policy::default());
+        assert_eq!((declared.len(), declared[0].checksum), (1, two));
         let violations = place.store.undelivered_violations().unwrap();
         assert_eq!(
             (violations.len(), violations[0].observed, violations[0].expected),
@@ -231,7 +306,9 @@ mod tests {
                 .iter()
                 .all(|seen| matches!(seen.state, State::Refused { .. }))
         );
-        assert!(catalog.declared().is_empty());
+        assert!(catalog.declared(&Policy::default()).is_empty());
+        let refused = catalog.refused();
+        assert_eq!((refused.len(), refused[1].name.as_str()), (2, "ping"));
     }
 
     #[test]

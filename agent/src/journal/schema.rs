@@ -120,6 +120,8 @@ fn create_private(path: &Path) -> Result<(), Exit> {
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    // What is taken out of a row must not lie in the file.
+    connection.pragma_update(None, "secure_delete", "ON")?;
     connection.pragma_update(None, "cache_size", -256)?;
     connection.pragma_update(None, "wal_autocheckpoint", 256)?;
     connection.pragma_update(None, "journal_size_limit", 1 << 20)?;

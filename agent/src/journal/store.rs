@@ -40,10 +40,31 @@ impl Store {
     /// Facts that belong together become durable together.
     pub(crate) fn record(&mut self, facts: &[Fact], now: Timestamp) -> Result<(), JournalError> {
         let transaction = self.connection.transaction()?;
+        let mut forgotten = 0;
         for fact in facts {
             write(&transaction, fact, now)?;
+            if let Fact::Ended { execution, .. } = fact {
+                forgotten += forget_parameters(&transaction, *execution)?;
+            }
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        if forgotten > 0 {
+            self.empty_log();
+        }
+        Ok(())
+    }
+
+    /// What was forgotten still lies in the write-ahead log until that is begun anew. Should it not be possible now, the
+    /// next one does it.
+    fn empty_log(&self) {
+        let emptied = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+        match emptied {
+            Ok(0) => {}
+            Ok(_busy) => log::debug!("The journal's log is in use and was not emptied"),
+            Err(err) => log::warn!(error:% = err; "The journal's log could not be emptied"),
+        }
     }
 
     pub(crate) fn find(&mut self, execution: ExecutionId) -> Result<Option<Recorded>, JournalError> {
@@ -277,6 +298,15 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
             .execute([execution.to_string()])?,
     };
     Ok(())
+}
+
+/// Nobody needs the parameters of what has ended, and some are secret. Says how many rows had any.
+fn forget_parameters(connection: &Connection, execution: ExecutionId) -> Result<usize, JournalError> {
+    let mut statement = connection.prepare_cached(
+        "UPDATE invocation SET request = json_remove(request, '$.parameters')
+         WHERE execution_id = ?1 AND json_type(request, '$.parameters') = 'object'",
+    )?;
+    Ok(statement.execute([execution.to_string()])?)
 }
 
 fn recorded(row: &Row<'_>) -> Result<Recorded, JournalError> {

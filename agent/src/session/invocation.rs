@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use muster_shared::{
-    status::Status,
-    wire::{ActionKind, ActionRequest},
-};
+use muster_shared::{status::Status, wire::ActionRequest};
 
 use super::Recorded;
-use crate::outcome::{Ended, Outcome};
+use crate::{
+    hooks::affinity::Lane,
+    outcome::{Ended, Outcome},
+};
 
 /// How far an invocation is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,16 +53,11 @@ impl Reported {
     }
 }
 
-/// Read-only actions run beside anything; the others one at a time, in the order of their arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lane {
-    ReadOnly,
-    Serial,
-}
-
 #[derive(Debug)]
 pub(super) struct Invocation {
     pub(super) request: Arc<ActionRequest>,
+    /// What it may run beside.
+    pub(super) lane: Lane,
     pub(super) attempt: u32,
     pub(super) stage: Stage,
     pub(super) reported: Reported,
@@ -73,22 +68,16 @@ pub(super) struct Invocation {
 }
 
 impl Invocation {
-    pub(super) fn of(row: Recorded) -> Self {
+    pub(super) fn of(row: Recorded, lane: Lane) -> Self {
         Self {
             request: Arc::new(row.request),
+            lane,
             attempt: row.attempt,
             stage: row.stage,
             reported: row.reported,
             posting: false,
             cancel_asked: row.cancel_asked,
             volatile: false,
-        }
-    }
-
-    pub(super) fn lane(&self) -> Lane {
-        match self.request.kind {
-            ActionKind::Builtin => Lane::ReadOnly,
-            ActionKind::Hook => Lane::Serial,
         }
     }
 

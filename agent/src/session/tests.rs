@@ -47,6 +47,7 @@ fn new(request: ActionRequest) -> Input {
         request: Box::new(request),
         recorded: None,
         cancelled: false,
+        denied: None,
     }
 }
 
@@ -209,6 +210,7 @@ fn a_request_that_was_settled_long_ago_is_answered_from_the_journal() {
             request: Box::new(hook(1)),
             recorded,
             cancelled: false,
+            denied: None,
         },
         "reported 1 nothing | post 1 ack",
     );
@@ -458,6 +460,7 @@ fn a_cancel_that_comes_first_keeps_its_request_from_running() {
         request: Box::new(hook(1)),
         recorded: None,
         cancelled: true,
+        denied: None,
     };
     tried.expect(late, "taken 1, ended 1 cancelled | post 1 ack");
     assert_eq!(tried.0.running(), 0);
@@ -606,6 +609,7 @@ fn outputs_are_taken_up_after_a_restart() {
         request: Box::new(hook(1)),
         recorded: Some(Box::new(row(1, spooled(60)))),
         cancelled: false,
+        denied: None,
     };
     tried.expect(again, "reported 1 nothing | post 1 ack");
     for status in [Status::Ack, Status::Started] {
@@ -616,4 +620,48 @@ fn outputs_are_taken_up_after_a_restart() {
         "reported 1 terminal | ",
     );
     tried.expect(Input::OutputSettled { execution: id(1) }, "brought 1 | forget 1");
+}
+
+#[test]
+fn what_the_nodes_policy_forbids_is_told_at_once_and_never_started() {
+    let mut tried = Tried::new();
+    let Input::Requested { request, .. } = new(hook(1)) else {
+        panic!()
+    };
+    let denied = Input::Requested {
+        request,
+        recorded: None,
+        cancelled: false,
+        denied: Some("policy.deny \"*\" in /x".into()),
+    };
+    tried.expect(denied, "taken 1, ended 1 failed | post 1 ack");
+    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
+    tried.expect(told(1, Status::Started), "reported 1 started | post 1 failed");
+}
+
+#[test]
+fn hooks_that_change_different_things_run_side_by_side_and_none_overtakes_its_own_kind() {
+    let named = |n: u8, action: &str| {
+        new(ActionRequest {
+            action: action.parse().unwrap(),
+            ..hook(n)
+        })
+    };
+    let lane = |raw: &[&str]| Lane::Changes(raw.iter().map(|a| a.parse().unwrap()).collect());
+    let mut tried = Tried::new();
+    tried.0.set_lanes(BTreeMap::from([
+        ("db".to_owned(), lane(&["db"])),
+        ("web".to_owned(), lane(&["web"])),
+        ("both".to_owned(), lane(&["db:main", "web"])),
+        ("look".to_owned(), Lane::ReadOnly),
+    ]));
+    tried.expect(named(1, "db"), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(named(2, "both"), "taken 2 | post 2 ack");
+    // It could run beside the first, but not past the second, which waits for the same.
+    tried.expect(named(3, "web"), "taken 3 | post 3 ack");
+    tried.expect(named(4, "look"), "taken 4, started 4.1 | start 4.1, post 4 ack");
+    let _ = tried.0.handle(done(1), at(0));
+    assert_eq!(tried.0.running(), 2);
+    let _ = tried.0.handle(done(2), at(0));
+    assert_eq!(tried.0.running(), 2);
 }

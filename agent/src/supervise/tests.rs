@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use muster_shared::{ids::ExecutionId, time::Timestamp};
 
 use super::*;
+use crate::outcome::Ended;
 use crate::{hooks, outcome::Output, run_dir::Found};
 
 const RUN_DIR: &str = "MUSTER_TEST_SUPERVISE";
@@ -46,6 +47,8 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
         stop_grace_ms: 500,
         output_bytes_max: 8 << 20,
         boot_id: "boot".into(),
+        remark: None,
+        launch: crate::launch::Launch::default(),
     };
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
@@ -130,7 +133,8 @@ fn the_environment_is_the_documented_one_and_nothing_is_inherited() {
     let ran = ran(
         "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$' | sort | tr '\\n' ' '; umask; pwd; ls /proc/self/fd | wc -l\n",
     );
-    let expected = "HOME LANG MUSTER_ACTION MUSTER_EXECUTION_ID MUSTER_NODE_ID PATH PWD 0022\n/\n";
+    let expected =
+        "HOME LANG LOGNAME MUSTER_ACTION MUSTER_EXECUTION_ID MUSTER_NODE_ID PATH PWD USER 0022\n/\n";
     assert!(ran.output.starts_with(expected), "{}", ran.output);
     // Three, the sealed script, the directory that is being listed, and the shell's own copy of the script.
     let open: u32 = ran.output.lines().last().unwrap().trim().parse().unwrap();

@@ -15,8 +15,8 @@ use super::problem::ApiError;
 pub(super) const OPERATOR_BODY_BYTES_MAX: usize = 128 * 1024;
 /// The largest callback: inline output as base64, error text and some air.
 pub(super) const CALLBACK_BODY_BYTES_MAX: usize = 64 * 1024;
-/// The largest report of capabilities or violations.
-pub(super) const REPORT_BODY_BYTES_MAX: usize = 512 * 1024;
+/// The largest report of capabilities or violations: as many hooks as a node may have, each with a schema of its own.
+pub(super) const REPORT_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How long a caller may take to send it.
 const BODY_READ_MAX: Duration = Duration::from_secs(30);

@@ -149,7 +149,7 @@ impl Schemas {
     }
 
     fn path_parameter(&mut self, name: &str) -> Value {
-        let (schema, example) = if name == "hook" {
+        let (schema, example) = if matches!(name, "hook" | "action") {
             (self.read(SchemaGenerator::subschema_for::<ActionName>), "backup")
         } else {
             (self.read(SchemaGenerator::subschema_for::<RowId>), EXAMPLE_ID)
@@ -356,6 +356,7 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
                 (404, &["violation_not_found"]),
             ],
             "hook" => [(400, &["invalid_action"][..]), (400, &[])],
+            "action" => [(400, &["invalid_action"][..]), (404, &["action_not_found"])],
             other => unreachable!("{other} is a part of a path that this does not know"),
         });
     }

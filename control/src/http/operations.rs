@@ -14,7 +14,7 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
     wire::{
-        AcknowledgeRequest, ApproveRequest, ApproveResponse, CALLBACK_TOKEN_HEADER, Callback,
+        AcknowledgeRequest, ActionDetail, ApproveRequest, ApproveResponse, CALLBACK_TOKEN_HEADER, Callback,
         CallbackResponse, CancelRequest, CancelResponse, CapabilityManifest, CapabilityResponse,
         DispatchPreview, DispatchRequest, EnrollRequest, EnrollResponse, Execution, ExecutionDetail,
         ExecutionTarget, HealthStatus, HeartbeatRequest, HeartbeatResponse, HookState,
@@ -364,6 +364,17 @@ pub(super) fn read_output() -> Operation {
 }
 
 // ---- hooks
+
+pub(super) fn get_action() -> Operation {
+    Operation::new("GetAction", "Show what an action is and takes on each node that declares it").answers::<ActionDetail>(
+        200,
+        "The action, on at most as many nodes as the detail lists.",
+        json!({ "name": "backup", "nodes": [{
+            "node_id": NODE, "node_name": "db-1", "type": "hook", "verdict": "verified", "digest": DIGEST,
+            "manifest": { "description": "Writes a dump.", "parameters": { "properties": { "level": { "type": "integer" } } } },
+        }] }),
+    )
+}
 
 pub(super) fn list_hooks() -> Operation {
     paged(Operation::new(

@@ -13,9 +13,9 @@ use muster_shared::{
     selector::Selector,
     time::Timestamp,
     wire::{
-        ApproveRequest, DispatchPreview, DispatchRequest, HookState, IDEMPOTENCY_KEY_HEADER,
-        IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page, SelectorError,
-        SelectorPreviewRequest, SelectorPreviewResponse,
+        ACTION_NODES_MAX, ActionDetail, ApproveRequest, DispatchPreview, DispatchRequest, HookState,
+        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page,
+        SelectorError, SelectorPreviewRequest, SelectorPreviewResponse,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ pub(super) async fn dispatch(
     body: Body,
 ) -> Result<Response, ApiError> {
     let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let once = once(&headers, &bytes)?;
+    let once = once(&control, &headers, &bytes)?;
     let request = parse_json(&bytes)?;
     let InProject { operator, project } = caller;
     let dispatched = dispatch::dispatch(
@@ -98,10 +98,10 @@ pub(super) async fn dispatch(
 }
 
 /// What the request says of having been made before.
-fn once(headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
+fn once(control: &Control, headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY_HEADER).iter();
     let Some(key) = keys.next() else { return Ok(None) };
-    match Once::new(key.as_bytes(), body) {
+    match Once::new(&control.key, key.as_bytes(), body) {
         Some(once) if keys.next().is_none() => Ok(Some(once)),
         Some(_) | None => Err(ApiError::bad_request(
             "invalid_idempotency_key",
@@ -148,6 +148,31 @@ pub(super) async fn list_hooks(
     Ok(Json(list.page(hooks, limit, |last| {
         (last.name.to_string(), last.node_id)
     })))
+}
+
+pub(super) async fn get_action(
+    State(control): State<Shared>,
+    caller: InProject,
+    Path((_, action)): Path<(String, String)>,
+) -> Result<Json<ActionDetail>, ApiError> {
+    let name: ActionName = action
+        .parse()
+        .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
+    let mut nodes = control
+        .store
+        .action_on_nodes(caller.project.id, &name, ACTION_NODES_MAX + 1)
+        .await?;
+    if nodes.is_empty() {
+        return Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            "action_not_found",
+            format!("no node of the project declares action {name}"),
+        ));
+    }
+    let listed = usize::try_from(ACTION_NODES_MAX).unwrap_or(usize::MAX);
+    let more = nodes.len() > listed;
+    nodes.truncate(listed);
+    Ok(Json(ActionDetail { name, more, nodes }))
 }
 
 pub(super) async fn approve_hook(

@@ -54,6 +54,7 @@ const fn code(name: &'static str, statuses: &'static [u16], meaning: &'static st
 #[rustfmt::skip]
 pub(super) const CODES: &[Code] = &[
     code("action_not_declared", &[400], "No node of the cohort declares the action."),
+    code("action_not_found", &[404], "No node of the project declares the action."),
     code("bootstrap_token_expired", &[401], "The bootstrap token has expired."),
     code("bootstrap_token_invalid", &[401], "There is no such bootstrap token."),
     code("bootstrap_token_revoked", &[401], "The bootstrap token was revoked."),
@@ -96,7 +97,7 @@ pub(super) const CODES: &[Code] = &[
     code("invalid_order", &[400], "There is no such order."),
     code("invalid_output", &[400], "The report names another object than the one that was offered."),
     code("invalid_overlap", &[400], "The overlap is longer than it may be."),
-    code("invalid_parameters", &[400], "The parameters are larger than they may be."),
+    code("invalid_parameters", &[400], "The parameters are larger than they may be, or not what any node of the cohort takes."),
     code("invalid_path", &[400], "A part of the path is not UTF-8."),
     code("invalid_project_id", &[400], "No project is named, or what names it is no UUID."),
     code("invalid_query", &[400], "The query names something twice or that is not known here, or is not UTF-8."),
@@ -400,8 +401,13 @@ impl From<DispatchError> for ApiError {
             DispatchError::BadDeliverWithin(_) => Self::bad_request("invalid_deliver_within", text),
             DispatchError::BadRollout(_) => Self::bad_request("invalid_rollout", text),
             DispatchError::ParametersTooLarge(_) => Self::bad_request("invalid_parameters", text),
+            DispatchError::ParametersRefused { dropped, .. } => Self {
+                dropped,
+                ..Self::bad_request("invalid_parameters", text)
+            },
             DispatchError::NoSurvivor { why, dropped, .. } => {
                 let refusal = match why {
+                    NoSurvivor::InvalidParameters => Self::bad_request("invalid_parameters", text),
                     NoSurvivor::HookIntegrityViolation => {
                         Self::new(StatusCode::CONFLICT, "hook_integrity_violation", text)
                     }
@@ -505,6 +511,9 @@ impl From<ManifestError> for ApiError {
                 Self::bad_request("declared_hook_invalid", text)
             }
             ManifestError::HookDuplicate(_) => Self::bad_request("declared_hook_duplicate", text),
+            ManifestError::TooManyRefused(_) | ManifestError::RefusedInvalid(_) => {
+                Self::bad_request("refused_hook_invalid", text)
+            }
             ManifestError::BuiltinInvalid(_) | ManifestError::TooManyBuiltins(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "builtin_action_invalid", text)
             }

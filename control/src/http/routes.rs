@@ -87,6 +87,7 @@ pub(super) const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume), operations::resume_execution),
     route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events), operations::execution_events),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read), operations::read_output),
+    route(("GET", "/v1/projects/{project}/actions/{action}"), Who::Operator, "action.get", || get(operator::get_action), operations::get_action),
     route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks), operations::list_hooks),
     route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(operator::approve_hook), operations::approve_hook),
     route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(operator::issue_token), operations::issue_bootstrap_token),

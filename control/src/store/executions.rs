@@ -22,7 +22,10 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) project: ProjectId,
     pub(crate) action: &'a ActionName,
     pub(crate) kind: ActionKind,
+    /// What of them may be shown.
     pub(crate) parameters: Option<&'a Parameters>,
+    /// The rest, sealed.
+    pub(crate) sealed_parameters: Option<&'a [u8]>,
     pub(crate) selector: Option<&'a str>,
     pub(crate) timeout_seconds: u32,
     pub(crate) deliver_within_seconds: Option<u32>,
@@ -48,6 +51,7 @@ pub(crate) struct ExecutionHeader {
     pub(crate) action: ActionName,
     pub(crate) kind: ActionKind,
     pub(crate) parameters: Option<Parameters>,
+    pub(crate) sealed_parameters: Option<Vec<u8>>,
     pub(crate) selector: Option<String>,
     pub(crate) timeout_seconds: u32,
     pub(crate) deliver_within_seconds: Option<u32>,
@@ -60,7 +64,7 @@ pub(crate) struct ExecutionHeader {
 
 pub(super) const HEADER_COLUMNS: &str = "e.id, e.domain_id, e.project_id, e.action_name, e.action_kind, e.parameters, \
      e.selector, e.timeout_seconds, e.deliver_within_seconds, e.terminal_status, e.requested_by, e.created_ms, \
-     e.updated_ms, e.expires_ms";
+     e.updated_ms, e.expires_ms, e.sealed_parameters";
 
 impl ExecutionHeader {
     pub(super) fn read(row: &SqliteRow) -> Result<Self, CorruptRow> {
@@ -78,6 +82,7 @@ impl ExecutionHeader {
             action: row.parsed("action_name")?,
             kind,
             parameters: row.json_opt("parameters")?,
+            sealed_parameters: row.get("sealed_parameters")?,
             selector: row.get("selector")?,
             timeout_seconds: row.number("timeout_seconds")?,
             deliver_within_seconds: row.number_opt("deliver_within_seconds")?,
@@ -195,8 +200,8 @@ impl Tx {
             "INSERT INTO action_execution
                  (id, domain_id, project_id, action_name, action_kind, parameters, selector, timeout_seconds,
                   live_targets, requested_by, created_ms, updated_ms, expires_ms, deliver_within_seconds,
-                  held_targets, due_ms)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14, $15)",
+                  held_targets, due_ms, sealed_parameters)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14, $15, $16)",
         )
         .bind(new.id.uuid())
         .bind(new.domain.uuid())
@@ -213,6 +218,7 @@ impl Tx {
         .bind(new.deliver_within_seconds.map(i64::from))
         .bind(if new.held { count } else { 0 })
         .bind((!new.held).then_some(deadlines.deliver_by.as_millis()))
+        .bind(new.sealed_parameters)
         .execute(&mut *self.0)
         .await?;
         for (index, chunk) in new.targets.chunks(ROWS_PER_INSERT).enumerate() {
@@ -508,7 +514,8 @@ impl Tx {
                 .await?;
         let settled = status::fold(statuses.iter().filter_map(|s| s.parse().ok()));
         sqlx::query(
-            "UPDATE action_execution SET terminal_status = $2 WHERE id = $1 AND terminal_status IS NULL",
+            "UPDATE action_execution SET terminal_status = $2, sealed_parameters = NULL
+             WHERE id = $1 AND terminal_status IS NULL",
         )
         .bind(execution.uuid())
         .bind(settled.as_str())

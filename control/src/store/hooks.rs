@@ -1,10 +1,16 @@
 //! What nodes declare, the baselines of their hooks, and the violations found.
 
+use std::collections::BTreeMap;
+
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
     time::Timestamp,
-    wire::{BuiltinAction, DeclaredHook, HookState, Verdict, ViolationRow},
+    wire::{
+        ActionKind, ActionOnNode, BuiltinAction, BuiltinParameter, CapabilityManifest, DeclaredHook,
+        HookManifest, HookState, Verdict, ViolationRow,
+    },
 };
+use serde_json::{Value, json};
 use sqlx::{QueryBuilder, sqlite::SqliteRow};
 
 use super::{CorruptRow, Store, StoreError, Tx, rows::Reader, rows::to_json};
@@ -25,31 +31,49 @@ impl Tx {
     pub(crate) async fn replace_capabilities(
         &mut self,
         node: NodeId,
-        builtins: &[BuiltinAction],
-        hooks: &[DeclaredHook],
+        declared: &CapabilityManifest,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM node_action WHERE node_id = $1")
+        for gone in [
+            "DELETE FROM node_action WHERE node_id = $1",
+            "DELETE FROM refused_hook WHERE node_id = $1",
+        ] {
+            sqlx::query(gone).bind(node.uuid()).execute(&mut *self.0).await?;
+        }
+        for refused in &declared.refused_hooks {
+            sqlx::query(
+                "INSERT INTO refused_hook (node_id, name, why) VALUES ($1, $2, $3)
+                 ON CONFLICT (node_id, name) DO NOTHING",
+            )
             .bind(node.uuid())
+            .bind(&refused.name)
+            .bind(&refused.why)
             .execute(&mut *self.0)
             .await?;
-        for builtin in builtins {
+        }
+        for builtin in &declared.builtin_actions {
             sqlx::query(
-                "INSERT INTO node_action (node_id, name, kind, manifest) VALUES ($1, $2, 'builtin', $3)",
+                "INSERT INTO node_action (node_id, name, kind, manifest, denied) VALUES ($1, $2, 'builtin', $3, $4)",
             )
             .bind(node.uuid())
             .bind(&builtin.name)
             .bind(to_json(builtin))
+            .bind(&builtin.denied)
             .execute(&mut *self.0)
             .await?;
         }
-        for hook in hooks {
-            sqlx::query("INSERT INTO node_action (node_id, name, kind, digest) VALUES ($1, $2, 'hook', $3)")
-                .bind(node.uuid())
-                .bind(&hook.name)
-                .bind(&hook.checksum.as_bytes()[..])
-                .execute(&mut *self.0)
-                .await?;
+        for hook in &declared.declared_hooks {
+            sqlx::query(
+                "INSERT INTO node_action (node_id, name, kind, digest, manifest, denied)
+                 VALUES ($1, $2, 'hook', $3, $4, $5)",
+            )
+            .bind(node.uuid())
+            .bind(&hook.name)
+            .bind(&hook.checksum.as_bytes()[..])
+            .bind(to_json(hook))
+            .bind(&hook.denied)
+            .execute(&mut *self.0)
+            .await?;
             sqlx::query(
                 "INSERT INTO hook_baseline (node_id, hook, digest, pinned_ms) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (node_id, hook) DO NOTHING",
@@ -180,19 +204,76 @@ impl Tx {
 }
 
 impl Store {
-    /// What a node declared last: each action, and the digest of a hook.
-    pub(crate) async fn declared_by(
-        &self,
-        node: NodeId,
-    ) -> Result<Vec<(String, Option<Digest>)>, StoreError> {
-        let rows = sqlx::query("SELECT node_id, name, digest FROM node_action WHERE node_id = $1")
+    /// What a node declared last.
+    pub(crate) async fn declared_by(&self, node: NodeId) -> Result<DeclaredBefore, StoreError> {
+        let mut before = DeclaredBefore::default();
+        let rows = sqlx::query("SELECT node_id, name, kind, manifest FROM node_action WHERE node_id = $1")
             .bind(node.uuid())
             .fetch_all(&self.read)
             .await?;
+        for row in &rows {
+            let row = Reader::new(row, "node_action", "node_id");
+            let said = row.get::<Option<String>>("manifest")?.unwrap_or_default();
+            let list = match row.get::<&str>("kind")? {
+                "hook" => &mut before.hooks,
+                _ => &mut before.builtins,
+            };
+            list.insert(row.get("name")?, said);
+        }
+        let rows = sqlx::query("SELECT node_id, name, why FROM refused_hook WHERE node_id = $1")
+            .bind(node.uuid())
+            .fetch_all(&self.read)
+            .await?;
+        for row in &rows {
+            let row = Reader::new(row, "refused_hook", "node_id");
+            before.refused.insert(row.get("name")?, row.get("why")?);
+        }
+        Ok(before)
+    }
+
+    /// What an action is on each node of a project that declares it, by the nodes' names.
+    pub(crate) async fn action_on_nodes(
+        &self,
+        project: ProjectId,
+        action: &ActionName,
+        limit: u32,
+    ) -> Result<Vec<ActionOnNode>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT a.node_id, node.name AS node_name, a.kind, a.digest, b.digest AS baseline, a.manifest, a.denied
+             FROM node_action a JOIN node ON node.id = a.node_id
+             LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
+             WHERE a.name = $1 AND node.project_id = $2 AND node.decommissioned_ms IS NULL
+             ORDER BY node.name, node.id LIMIT $3",
+        )
+        .bind(action.as_str())
+        .bind(project.uuid())
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "node_action", "node_id");
-                Ok((row.get("name")?, row.digest_opt("digest")?))
+                let digest = row.digest_opt("digest")?;
+                let baseline = row.digest_opt("baseline")?;
+                let manifest = match digest {
+                    Some(_) => row
+                        .json_opt::<DeclaredHook>("manifest")?
+                        .and_then(|hook| hook.manifest),
+                    None => row.json_opt::<BuiltinAction>("manifest")?.map(of_builtin),
+                };
+                Ok(ActionOnNode {
+                    node_id: row.id("node_id")?,
+                    node_name: row.get("node_name")?,
+                    kind: if digest.is_some() {
+                        ActionKind::Hook
+                    } else {
+                        ActionKind::Builtin
+                    },
+                    verdict: digest.map(|digest| Verdict::of(baseline, digest)),
+                    digest,
+                    manifest,
+                    denied: row.get("denied")?,
+                })
             })
             .collect()
     }
@@ -205,34 +286,39 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<HookState>, StoreError> {
         let mut query = QueryBuilder::new(
-            "SELECT a.name, a.node_id, node.name AS node_name, a.digest, b.digest AS baseline, b.pinned_ms, b.approved_ms
-             FROM node_action a JOIN node ON node.id = a.node_id
-             LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
-             WHERE a.kind = 'hook' AND node.decommissioned_ms IS NULL AND node.project_id = ",
+            "SELECT h.name, h.node_id, node.name AS node_name, h.digest, h.why, b.digest AS baseline, b.pinned_ms,
+                    b.approved_ms
+             FROM (SELECT name, node_id, digest, NULL AS why FROM node_action WHERE kind = 'hook'
+                   UNION ALL SELECT name, node_id, NULL, why FROM refused_hook) h
+             JOIN node ON node.id = h.node_id
+             LEFT JOIN hook_baseline b ON b.node_id = h.node_id AND b.hook = h.name
+             WHERE node.decommissioned_ms IS NULL AND node.project_id = ",
         );
         query.push_bind(project.uuid());
         if let Some((name, node)) = after {
             query
-                .push(" AND (a.name, a.node_id) > (")
+                .push(" AND (h.name, h.node_id) > (")
                 .push_bind(name.to_owned());
             query.push(", ").push_bind(node.uuid()).push(")");
         }
         query
-            .push(" ORDER BY a.name, a.node_id LIMIT ")
+            .push(" ORDER BY h.name, h.node_id LIMIT ")
             .push_bind(i64::from(limit));
         let rows = query.build().fetch_all(&self.read).await?;
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "node_action", "node_id");
-                let (observed, baseline) = (row.digest("digest")?, row.digest_opt("baseline")?);
+                let (observed, baseline) = (row.digest_opt("digest")?, row.digest_opt("baseline")?);
                 let approved = row.at_opt("approved_ms")?;
                 Ok(HookState {
-                    name: row.parsed("name")?,
+                    name: row.get("name")?,
                     node_id: row.id("node_id")?,
                     node_name: row.get("node_name")?,
                     observed,
                     baseline,
-                    verdict: Verdict::of(baseline, observed),
+                    verdict: observed
+                        .map_or(Verdict::Uncatalogued, |observed| Verdict::of(baseline, observed)),
+                    refused: row.get("why")?,
                     pinned_at: if approved.is_some() {
                         approved
                     } else {
@@ -310,6 +396,65 @@ fn read_violation(row: &SqliteRow) -> Result<ViolationRow, CorruptRow> {
         observed: digest("observed")?,
         expected: digest("expected")?,
     })
+}
+
+/// Each name with all that was said of it.
+#[derive(Debug, Default)]
+pub(crate) struct DeclaredBefore {
+    pub(crate) hooks: BTreeMap<String, String>,
+    pub(crate) builtins: BTreeMap<String, String>,
+    pub(crate) refused: BTreeMap<String, String>,
+}
+
+impl DeclaredBefore {
+    /// Which fields of a new declaration differ.
+    pub(crate) fn changed_by(&self, declared: &CapabilityManifest) -> Vec<String> {
+        let hooks = declared.declared_hooks.iter();
+        let builtins = declared.builtin_actions.iter();
+        let refused = declared.refused_hooks.iter();
+        let now = Self {
+            hooks: hooks.map(|hook| (hook.name.clone(), to_json(hook))).collect(),
+            builtins: builtins
+                .map(|builtin| (builtin.name.clone(), to_json(builtin)))
+                .collect(),
+            refused: refused
+                .map(|file| (file.name.clone(), file.why.clone()))
+                .collect(),
+        };
+        let differs = [
+            (self.hooks != now.hooks, "declared_hooks"),
+            (self.builtins != now.builtins, "builtin_actions"),
+            (self.refused != now.refused, "refused_hooks"),
+        ];
+        let changed = differs.into_iter().filter(|(differs, _)| *differs);
+        changed.map(|(_, field)| field.to_owned()).collect()
+    }
+}
+
+/// A builtin in the shape of a manifest, so that readers need to know one shape only.
+fn of_builtin(builtin: BuiltinAction) -> HookManifest {
+    let property = |parameter: &BuiltinParameter| {
+        let mut property = json!({ "type": parameter.kind.as_deref().unwrap_or("string") });
+        for (keyword, value) in [
+            ("description", &parameter.description),
+            ("default", &parameter.default),
+        ] {
+            if let Some(value) = value {
+                property[keyword] = value.as_str().into();
+            }
+        }
+        (parameter.name.clone(), property)
+    };
+    let required = builtin.parameters.iter().filter(|parameter| parameter.required);
+    let required: Vec<Value> = required.map(|parameter| parameter.name.as_str().into()).collect();
+    let properties: serde_json::Map<String, Value> = builtin.parameters.iter().map(property).collect();
+    HookManifest {
+        description: builtin.description,
+        parameters: Some(json!({
+            "properties": properties, "required": required, "additionalProperties": false,
+        })),
+        ..HookManifest::default()
+    }
 }
 
 #[derive(Default)]

@@ -1,6 +1,11 @@
 //! Nodes: enrolment, labels, presence, and who a selector names.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use futures_util::TryStreamExt as _;
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
@@ -128,7 +133,7 @@ impl Store {
     ) -> Result<Vec<Candidate>, StoreError> {
         let mut query = QueryBuilder::new(
             "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_ms,
-                    action.kind, action.digest AS observed, baseline.digest AS baseline
+                    action.kind, action.digest AS observed, action.manifest, baseline.digest AS baseline
              FROM node
              LEFT JOIN node_action action ON action.node_id = node.id AND action.name = ",
         );
@@ -141,40 +146,59 @@ impl Store {
         if let Some(node) = node {
             query.push(" AND node.id = ").push_bind(node.uuid());
         }
-        let rows = query
+        let mut rows = query
             .push(match order {
                 Order::Id => " ORDER BY node.id",
                 Order::Name => " ORDER BY node.name, node.id",
             })
             .build()
-            .fetch_all(&self.read)
-            .await?;
-        rows.iter()
-            .map(|row| {
-                let row = Reader::new(row, "node", "id");
-                let declared = match row.get::<Option<&str>>("kind")? {
-                    None => None,
-                    Some("builtin") => Some(Declared {
-                        kind: ActionKind::Builtin,
-                        observed: None,
-                    }),
-                    Some("hook") => Some(Declared {
+            .fetch(&self.read);
+        let mut candidates = Vec::new();
+        // Nodes that declare the same share one copy of it.
+        let mut manifests: HashSet<Arc<str>> = HashSet::new();
+        while let Some(row) = rows.try_next().await? {
+            let row = Reader::new(&row, "node", "id");
+            let declared = match row.get::<Option<&str>>("kind")? {
+                None => None,
+                Some("builtin") => Some(Declared {
+                    kind: ActionKind::Builtin,
+                    observed: None,
+                }),
+                Some("hook") => Some(Declared {
+                    kind: ActionKind::Hook,
+                    observed: row.digest_opt("observed")?,
+                }),
+                Some(other) => return Err(row.corrupt("kind", other).into()),
+            };
+            let manifest = match (&declared, row.get::<Option<&str>>("manifest")?) {
+                (
+                    Some(Declared {
                         kind: ActionKind::Hook,
-                        observed: row.digest_opt("observed")?,
+                        ..
                     }),
-                    Some(other) => return Err(row.corrupt("kind", other).into()),
-                };
-                Ok(Candidate {
-                    node: row.id("id")?,
-                    domain: row.id("domain_id")?,
-                    project: row.id("project_id")?,
-                    decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
-                    may_act: false,
-                    declared,
-                    baseline: row.digest_opt("baseline")?,
-                })
-            })
-            .collect()
+                    Some(text),
+                ) => {
+                    if !manifests.contains(text) {
+                        manifests.insert(text.into());
+                    }
+                    manifests.get(text).cloned()
+                }
+                (Some(_) | None, _) => None,
+            };
+            candidates.push(Candidate {
+                node: row.id("id")?,
+                domain: row.id("domain_id")?,
+                project: row.id("project_id")?,
+                decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
+                may_act: false,
+                declared,
+                baseline: row.digest_opt("baseline")?,
+                manifest,
+                takes_parameters: true,
+                timeout_default_seconds: None,
+            });
+        }
+        Ok(candidates)
     }
 
     /// What these nodes are called, by name.
@@ -257,7 +281,7 @@ impl Store {
                 }
             }
             let actions = in_nodes(
-                "SELECT a.node_id, a.name, a.kind, a.digest, b.digest AS baseline FROM node_action a
+                "SELECT a.node_id, a.name, a.kind, a.digest, a.denied, b.digest AS baseline FROM node_action a
                  LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
                  WHERE a.node_id IN (",
                 chunk,
@@ -279,6 +303,7 @@ impl Store {
                             ActionKind::Builtin
                         },
                         verdict: observed.map(|observed| Verdict::of(baseline, observed)),
+                        denied: row.get("denied")?,
                     });
                 }
             }

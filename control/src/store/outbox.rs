@@ -26,7 +26,7 @@ pub(crate) struct OutboxRow {
 #[derive(Clone, Debug)]
 pub(crate) enum Owed {
     Action {
-        execution: ExecutionHeader,
+        execution: Box<ExecutionHeader>,
         deadlines: Deadlines,
         hook_digest: Option<Digest>,
     },
@@ -44,7 +44,7 @@ pub(crate) enum Owed {
 const TARGET_COLUMNS: &str = "t.deliver_by_ms, t.expires_ms AS target_expires_ms, ";
 
 fn owed_action(row: &SqliteRow) -> Result<Owed, CorruptRow> {
-    let execution = ExecutionHeader::read(row)?;
+    let execution = Box::new(ExecutionHeader::read(row)?);
     let target = Reader::new(row, "action_execution_target", "id");
     let deadlines = Deadlines {
         deliver_by: target.at("deliver_by_ms")?,
