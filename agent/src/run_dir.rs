@@ -21,7 +21,7 @@ use muster_shared::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use crate::{durable, launch::Launch, outcome::Outcome, procfs};
+use crate::{durable, outcome::Outcome, procfs, run_as::RunAs};
 
 /// Written by the daemon, read by the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub(crate) struct Spec {
     #[serde(default)]
     pub(crate) remark: Option<String>,
     #[serde(default)]
-    pub(crate) launch: Launch,
+    pub(crate) run_as: RunAs,
 }
 
 /// Who owns the attempt.

@@ -214,7 +214,7 @@ impl Runner {
                 .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
             boot_id: self.boot_id.clone(),
             remark,
-            launch: manifest.launch.clone(),
+            run_as: manifest.run_as.clone(),
         };
         let (run, supervisor) = spawn_blocking(move || {
             let supervisor = start_supervisor(&run, &spec, pinned);

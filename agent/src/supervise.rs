@@ -31,9 +31,9 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
     exit::Exit,
-    launch::{self, Prepared, Step},
     outcome::Outcome,
     parameters, procfs,
+    run_as::{self, Prepared, Step},
     run_dir::{Claim, RunDir, Spec},
 };
 use spool::Spool;
@@ -120,14 +120,14 @@ fn not_started(err: &io::Error) -> String {
 /// Starts the hook from the very bytes that were hashed, in a session and process group of its own. A failure says what
 /// failed and why.
 fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> Result<Pid, String> {
-    let launch = Arc::new(spec.launch.prepare()?);
+    let run_as = Arc::new(spec.run_as.prepare()?);
     let (told, tells) = io::pipe().map_err(|err| not_started(&err))?;
     let tells = fs::File::from(OwnedFd::from(tells));
-    start(spec, hook, output, (Arc::clone(&launch), tells)).map_err(|err| {
+    start(spec, hook, output, (Arc::clone(&run_as), tells)).map_err(|err| {
         // The child is gone, and so is every other writer: what it had to say is all there is.
         let mut step = [0];
         match (&told).read(&mut step) {
-            Ok(1) => launch.explain(Step::of_byte(step[0]), &err),
+            Ok(1) => run_as.explain(Step::of_byte(step[0]), &err),
             Ok(_) | Err(_) => not_started(&err),
         }
     })
@@ -137,7 +137,7 @@ fn start(
     spec: &Spec,
     hook: &OwnedFd,
     output: OwnedFd,
-    (launch, tells): (Arc<Prepared>, fs::File),
+    (run_as, tells): (Arc<Prepared>, fs::File),
 ) -> io::Result<Pid> {
     // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
     let inheritable = hook.try_clone()?;
@@ -145,7 +145,7 @@ fn start(
     let mut command = Command::new(format!("/proc/self/fd/{}", inheritable.as_raw_fd()));
     command
         .env_clear()
-        .envs(environment(spec, &launch))
+        .envs(environment(spec, &run_as))
         .current_dir("/")
         .stdin(parameters_file(spec)?)
         .stdout(Stdio::from(output.try_clone()?))
@@ -159,8 +159,8 @@ fn start(
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
-            if let Err((step, err)) = launch.apply() {
-                launch::tell(&tells, step);
+            if let Err((step, err)) = run_as.apply() {
+                run_as::tell(&tells, step);
                 return Err(err.into());
             }
             // After the change of user, which would undo it.
@@ -179,7 +179,7 @@ fn start(
 }
 
 /// What every hook finds, what its manifest says on top, and what no manifest can change.
-fn environment(spec: &Spec, launch: &Prepared) -> BTreeMap<String, String> {
+fn environment(spec: &Spec, run_as: &Prepared) -> BTreeMap<String, String> {
     let owned = |(name, value): (&str, String)| (name.to_owned(), value);
     let usual = [("PATH", PATH.to_owned()), ("LANG", "C.UTF-8".to_owned())];
     let ours = [
@@ -188,8 +188,8 @@ fn environment(spec: &Spec, launch: &Prepared) -> BTreeMap<String, String> {
         ("MUSTER_ACTION", spec.action.to_string()),
     ];
     let mut variables: BTreeMap<String, String> =
-        usual.into_iter().chain(launch.variables()).map(owned).collect();
-    variables.extend(spec.launch.environment.clone());
+        usual.into_iter().chain(run_as.variables()).map(owned).collect();
+    variables.extend(spec.run_as.environment.clone());
     // The daemon has checked the parameters; what it would have refused never gets here.
     variables.extend(parameters::variables(&spec.parameters).unwrap_or_default());
     variables.extend(ours.map(owned));

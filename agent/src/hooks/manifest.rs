@@ -19,8 +19,8 @@ use toml::Spanned;
 
 use super::affinity::{Affinity, Lane};
 use crate::{
-    launch::{Launch, Limits},
     parameters,
+    run_as::{Limits, RunAs},
 };
 
 const DESCRIPTION_BYTES_MAX: usize = 1024;
@@ -38,7 +38,7 @@ pub(crate) struct Manifest {
     read_only: bool,
     affinity: Vec<Affinity>,
     pub(crate) output_bytes_max: Option<u64>,
-    pub(crate) launch: Launch,
+    pub(crate) run_as: RunAs,
 }
 
 /// What is wrong with a manifest, and where.
@@ -196,7 +196,7 @@ impl Manifest {
             read_only: raw.action.read_only,
             affinity,
             output_bytes_max,
-            launch: Launch {
+            run_as: RunAs {
                 user,
                 umask: umask(&source, raw.umask)?,
                 working_directory: working_directory(&source, raw.working_directory)?,
@@ -217,7 +217,7 @@ impl Manifest {
 
     /// What of it control is told. The environment is the admin's alone.
     pub(crate) fn declared(&self) -> HookManifest {
-        let limits = &self.launch.limits;
+        let limits = &self.run_as.limits;
         let named = [
             ("memory_bytes", limits.memory_bytes),
             ("pids", limits.pids),
@@ -232,7 +232,7 @@ impl Manifest {
             timeout_max_seconds: self.timeout_max_seconds,
             read_only: self.read_only,
             affinity: self.affinity.iter().map(ToString::to_string).collect(),
-            user: self.launch.user.clone(),
+            user: self.run_as.user.clone(),
             limits: named
                 .into_iter()
                 .filter_map(|(name, limit)| Some((name.to_owned(), limit?)))
@@ -437,11 +437,11 @@ properties.level = { type = "integer", default = 3, minimum = 1 }
     #[test]
     fn every_part_is_read() {
         let manifest = parse(WHOLE).unwrap();
-        let launch = &manifest.launch;
-        assert_eq!((launch.umask, launch.no_new_privs), (Some(0o077), true));
-        assert_eq!(launch.working_directory.as_deref(), Some("/var/lib/backup"));
-        assert_eq!(launch.environment["BACKUP_HOME"], "/srv/backup");
-        assert_eq!(launch.limits.pids, Some(64));
+        let run_as = &manifest.run_as;
+        assert_eq!((run_as.umask, run_as.no_new_privs), (Some(0o077), true));
+        assert_eq!(run_as.working_directory.as_deref(), Some("/var/lib/backup"));
+        assert_eq!(run_as.environment["BACKUP_HOME"], "/srv/backup");
+        assert_eq!(run_as.limits.pids, Some(64));
         let declared = serde_json::to_value(manifest.declared()).unwrap();
         assert_eq!(
             declared,

@@ -48,7 +48,7 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
         output_bytes_max: 8 << 20,
         boot_id: "boot".into(),
         remark: None,
-        launch: crate::launch::Launch::default(),
+        run_as: crate::run_as::RunAs::default(),
     };
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();

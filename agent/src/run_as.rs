@@ -1,6 +1,6 @@
 //! As whom, where and within which limits a hook is started.
 //!
-//! [`Launch`] is what its manifest asks for. [`Launch::prepare`] looks up what has to be looked up; what it gives is
+//! [`RunAs`] is what its manifest asks for. [`RunAs::prepare`] looks up what has to be looked up; what it gives is
 //! applied between fork and exec, where nothing may be allocated.
 
 use std::{
@@ -22,7 +22,7 @@ const GROUP: &str = "/etc/group";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Launch {
+pub(crate) struct RunAs {
     /// None: as the daemon itself.
     pub(crate) user: Option<String>,
     pub(crate) umask: Option<u32>,
@@ -90,7 +90,7 @@ struct Become {
     groups: Vec<Gid>,
 }
 
-/// A launch that can be applied without a further look at anything.
+/// What can be applied without a further look at anything.
 pub(crate) struct Prepared {
     account: Option<Account>,
     user: Option<Become>,
@@ -101,7 +101,7 @@ pub(crate) struct Prepared {
     limits: Vec<(Resource, Rlimit, &'static str, u64)>,
 }
 
-/// The step at which a launch failed.
+/// The step at which a start failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     User,
@@ -133,7 +133,7 @@ impl Step {
     }
 }
 
-impl Launch {
+impl RunAs {
     pub(crate) fn prepare(&self) -> Result<Prepared, String> {
         let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
         let me = rustix::process::geteuid();
@@ -236,7 +236,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// What an operator is told of a launch that failed at this step.
+    /// What an operator is told of a start that failed at this step.
     pub(crate) fn explain(&self, step: Step, err: &io::Error) -> String {
         let user = self.account.as_ref().map_or("?", |account| &account.name);
         match step {
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn a_user_that_is_not_there_is_named() {
-        let launch = Launch {
+        let run_as = RunAs {
             user: Some("no-such-user".to_owned()),
-            ..Launch::default()
+            ..RunAs::default()
         };
-        let why = launch.prepare().err().unwrap();
+        let why = run_as.prepare().err().unwrap();
         assert!(why.contains("no-such-user"), "{why}");
     }
 
