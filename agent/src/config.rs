@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{args::RunArgs, exit::Exit};
+use crate::{args::RunArgs, exit::Exit, limits};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -30,6 +30,29 @@ struct RawConfig {
     idle_seconds: Option<u64>,
     backoff_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
+    #[serde(default)]
+    hooks: RawHooks,
+}
+
+/// The table `[hooks]`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHooks {
+    launcher: Option<LauncherChoice>,
+    memory_max_bytes: Option<u64>,
+    pids_max: Option<u64>,
+    cpu_percent: Option<u64>,
+}
+
+/// Who starts the supervisors of hooks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LauncherChoice {
+    /// systemd where it runs this machine and the daemon is root, else the daemon itself.
+    #[default]
+    Auto,
+    Systemd,
+    Session,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +62,9 @@ pub(crate) struct Config {
     /// Whom to trust for an output store that is not the control service.
     pub(crate) output_ca_file: Option<PathBuf>,
     pub(crate) limits: Limits,
+    pub(crate) launcher: LauncherChoice,
+    /// Of one hook, where nothing else is said.
+    pub(crate) hook_limits: limits::Limits,
 }
 
 #[derive(Clone, Debug)]
@@ -117,6 +143,22 @@ impl Config {
             backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
             journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
         };
+        let given = |field, value: Option<u64>, min, max| {
+            value
+                .map(|value| within(field, Some(value), value, min, max))
+                .transpose()
+        };
+        let hook_limits = limits::Limits {
+            // Below it the supervisor itself, which is counted with its hook, would have no room.
+            memory_max_bytes: given(
+                "hooks.memory_max_bytes",
+                raw.hooks.memory_max_bytes,
+                16 << 20,
+                1 << 50,
+            )?,
+            pids_max: Some(within("hooks.pids_max", raw.hooks.pids_max, 4096, 4, 1 << 22)?),
+            cpu_percent: given("hooks.cpu_percent", raw.hooks.cpu_percent, 1, 100_000)?,
+        };
         // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {
             let path = flag.or(file).unwrap_or_else(|| default.into());
@@ -127,6 +169,8 @@ impl Config {
             hooks_dir: either(args.hooks_dir, raw.hooks_dir, HOOKS_DIR_DEFAULT),
             output_ca_file: raw.output_ca_file,
             limits,
+            launcher: raw.hooks.launcher.unwrap_or_default(),
+            hook_limits,
         })
     }
 }
@@ -186,6 +230,29 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("runing_max")
+        );
+    }
+
+    #[test]
+    fn hooks_have_limits_of_their_own() {
+        let config = load("[hooks]\nlauncher = \"session\"\nmemory_max_bytes = 33554432\n").unwrap();
+        assert_eq!(config.launcher, LauncherChoice::Session);
+        let expected = limits::Limits {
+            memory_max_bytes: Some(32 << 20),
+            pids_max: Some(4096),
+            cpu_percent: None,
+        };
+        assert_eq!(config.hook_limits, expected);
+        let text = load("[hooks]\nmemory_max_bytes = 1").unwrap_err().to_string();
+        assert!(
+            text.contains("hooks.memory_max_bytes = 1") && text.contains("16777216"),
+            "{text}"
+        );
+        assert!(
+            load("[hooks]\nlauncher = \"docker\"")
+                .unwrap_err()
+                .to_string()
+                .contains("docker")
         );
     }
 

@@ -95,7 +95,8 @@ impl Reporter {
         };
         match self.post(errand, &callback).await {
             Ok(_) => {
-                log::debug!(execution_id:% = errand.request.execution_id, status:% = errand.status;
+                log::debug!(execution_id:% = errand.request.execution_id, action:% = errand.request.action,
+                    node_id:% = errand.request.node_id, status:% = errand.status;
                     "Control took a callback");
                 Delivered::Taken
             }
@@ -123,7 +124,7 @@ impl Reporter {
             let after_seconds = match judge(&err) {
                 Answer::Done(delivered) => {
                     log::warn!(execution_id:% = request.execution_id, action:% = request.action,
-                        status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
+                        node_id:% = request.node_id, status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
                     return Err(delivered);
                 }
                 Answer::Again { after_seconds } => after_seconds,
@@ -134,7 +135,8 @@ impl Reporter {
             } else {
                 log::Level::Debug
             };
-            log::log!(level, execution_id:% = request.execution_id, status:% = callback.status, failures,
+            log::log!(level, execution_id:% = request.execution_id, action:% = request.action,
+                node_id:% = request.node_id, status:% = callback.status, failures,
                 error:% = err; "A callback was not taken and is tried again");
             self.wait(&mut backoff, after_seconds).await;
         }
@@ -182,7 +184,8 @@ impl Reporter {
                         remark: None,
                     },
                     Err(why) => {
-                        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
+                        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action,
+                            node_id:% = errand.request.node_id;
                             "The output was not uploaded: {why}");
                         Attachment::missing(why)
                     }
@@ -216,7 +219,8 @@ impl Reporter {
             if tries >= UPLOADS_MAX {
                 return Err(why);
             }
-            log::warn!(execution_id:% = errand.request.execution_id, tries; "An upload failed: {why}");
+            log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action,
+                node_id:% = errand.request.node_id, tries; "An upload failed: {why}");
             self.wait(&mut backoff, None).await;
         }
     }

@@ -15,16 +15,16 @@ use std::{
 };
 
 use muster_shared::{
-    ids::{ActionName, ExecutionId, NodeId},
+    ids::{ActionName, Digest, ExecutionId, NodeId},
     wire::Parameters,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use crate::{durable, outcome::Outcome, procfs};
+use crate::{durable, limits::Limits, outcome::Outcome, procfs};
 
 /// Written by the daemon, read by the supervisor.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) execution_id: ExecutionId,
     pub(crate) node_id: NodeId,
@@ -34,6 +34,13 @@ pub(crate) struct Spec {
     pub(crate) stop_grace_ms: u64,
     pub(crate) output_bytes_max: u64,
     pub(crate) boot_id: String,
+    /// Of the bytes that are to run: what the supervisor is handed must be those.
+    pub(crate) digest: Digest,
+    /// The unit of systemd that it runs in, if any, whose limits are then systemd's affair.
+    #[serde(default)]
+    pub(crate) unit: Option<String>,
+    #[serde(default)]
+    pub(crate) limits: Limits,
 }
 
 /// Who owns the attempt.
@@ -44,6 +51,9 @@ pub(crate) enum Claim {
         pid: i32,
         started: u64,
         boot_id: String,
+        /// Where the hook is, for the case that its supervisor cannot end it any more.
+        #[serde(default)]
+        cgroup: Option<PathBuf>,
     },
     /// A daemon that restarted or was asked to cancel, to prove that the hook never ran and never will.
     Daemon,
@@ -168,6 +178,7 @@ impl RunDir {
             pid,
             started,
             boot_id: theirs,
+            cgroup: _,
         } = claim
         else {
             return Ok(Found::NeverRan);
@@ -176,7 +187,11 @@ impl RunDir {
         let supervisor = if same_boot { live(pid, started) } else { None };
         // Looked for after the process was: one that ends in between has written it by then.
         if let Some(outcome) = self.read_record()? {
-            return Ok(Found::Ended(outcome));
+            return Ok(Found::Ended(if same_boot {
+                outcome
+            } else {
+                outcome.before_boot()
+            }));
         }
         Ok(match supervisor {
             Some(handle) => Found::Running(handle),
@@ -185,6 +200,14 @@ impl RunDir {
             }
             None => Found::Lost("node rebooted: the hook was cut off".to_owned()),
         })
+    }
+
+    /// The group that the hook was in, where a supervisor made one.
+    pub(crate) fn cgroup(&self) -> Option<PathBuf> {
+        match self.read_claim().ok()?? {
+            Claim::Supervisor { cgroup, .. } => cgroup,
+            Claim::Daemon => None,
+        }
     }
 
     /// The run is told and its directory of no more use. One that is gone already is as good.
@@ -262,6 +285,7 @@ mod tests {
             pid,
             started,
             boot_id: "now".into(),
+            cgroup: None,
         }
     }
 
@@ -290,6 +314,7 @@ mod tests {
             pid,
             started,
             boot_id,
+            cgroup,
         } = me()
         else {
             unreachable!()
@@ -299,7 +324,8 @@ mod tests {
             run.take_claim(&Claim::Supervisor {
                 pid,
                 started: started + 1,
-                boot_id
+                boot_id,
+                cgroup
             })
             .unwrap()
         );
@@ -315,6 +341,20 @@ mod tests {
         assert!(
             matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
         );
+    }
+
+    #[test]
+    fn a_stop_that_was_followed_by_a_boot_was_the_shutdown() {
+        let (_dir, run) = attempt();
+        assert!(run.take_claim(&me()).unwrap());
+        let outcome = Outcome::of(Ended::Stopped { processes_killed: 0 });
+        run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
+        let told = |boot: &str| match run.examine(boot).unwrap() {
+            Found::Ended(outcome) => outcome.ended,
+            Found::Running(_) | Found::Lost(_) | Found::NeverRan => panic!("it has a record"),
+        };
+        assert_eq!(told("now"), Ended::Stopped { processes_killed: 0 });
+        assert_eq!(told("later"), Ended::CutOff { processes_killed: 0 });
     }
 
     #[test]

@@ -1,18 +1,12 @@
 //! Runs one invocation to its end: a builtin inside the daemon, a hook under a supervisor of its own.
 
-use std::{
-    fs,
-    os::fd::OwnedFd,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
@@ -29,8 +23,9 @@ use crate::{
         catalog::{self, Catalog},
     },
     journal::Journal,
+    launch::{self, Launcher},
     outcome::{Ended, Outcome, Output},
-    parameters, procfs, readiness,
+    parameters, readiness,
     run_dir::{Claim, Found, RunDir, Spec},
 };
 
@@ -43,6 +38,7 @@ pub(crate) struct Runner {
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) pokes: mpsc::Sender<Poke>,
     pub(crate) builtin_slots: Arc<Semaphore>,
+    pub(crate) launcher: Launcher,
 }
 
 /// Builtins that work at the same time; fewer than the threads for blocking work.
@@ -76,7 +72,7 @@ impl Runner {
     ) -> Outcome {
         let run = RunDir::of(&self.config.state_dir, execution, attempt);
         wait_for(&run, supervisor, stop_asked.clone()).await;
-        self.result_of(execution, run, &stop_asked).await
+        self.result_of(run, &stop_asked).await
     }
 
     /// No action outlives its expiry: from then on control has given it up.
@@ -166,25 +162,49 @@ impl Runner {
             stop_grace_ms: u64::try_from(self.config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
             output_bytes_max: self.config.limits.output_bytes_max,
             boot_id: self.boot_id.clone(),
+            digest: pinned.digest,
+            unit: self.launcher.unit_of(request.execution_id, self.node),
+            limits: self.config.hook_limits.clone(),
         };
-        let (run, supervisor) = spawn_blocking(move || {
-            let supervisor = start_supervisor(&run, &spec, pinned);
-            (run, supervisor)
-        })
-        .await
-        .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
-        let (mut child, handle) = supervisor.map_err(|err| {
-            Outcome::refused(
-                "hook_not_started",
-                format!("its supervisor could not be started: {err}"),
-            )
-        })?;
-        wait_for(&run, handle, stop_asked.clone()).await;
-        // It has ended, so this does not block; without it a zombie would stay.
-        if let Err(err) = child.wait() {
-            log::warn!(execution_id:% = request.execution_id, error:% = err; "A supervisor could not be reaped");
+        match self.launcher.start(&run, &spec, pinned).await {
+            Ok(mut supervisor) => {
+                if let Some(handle) = supervisor.handle.take() {
+                    wait_for(&run, handle, stop_asked.clone()).await;
+                }
+                if let Err(err) = supervisor.reap() {
+                    log::warn!(execution_id:% = request.execution_id, action:% = request.action,
+                        node_id:% = self.node, error:% = err; "A supervisor could not be reaped");
+                }
+                Ok(self.result_of(run, &stop_asked).await)
+            }
+            Err(err) => self.not_started(run, &err, stop_asked).await,
         }
-        Ok(self.result_of(request.execution_id, run, &stop_asked).await)
+    }
+
+    /// A start that failed may have had its effect all the same: an answer can be late or lost. The claim tells.
+    async fn not_started(
+        &self,
+        run: RunDir,
+        err: &std::io::Error,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        match self.examine(&run).await {
+            Ok(Found::Running(supervisor)) => {
+                log::warn!(error:% = err; "A supervisor runs, although its start was said to have failed");
+                wait_for(&run, supervisor, stop_asked.clone()).await;
+                Ok(self.result_of(run, &stop_asked).await)
+            }
+            Ok(found @ (Found::Ended(_) | Found::Lost(_))) => Ok(self.outcome_of(&run, Ok(found)).await),
+            Ok(Found::NeverRan) | Err(_) => {
+                launch::clear(&run).await;
+                let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
+                let said = said.map_or_else(String::new, |said| format!(": {said}"));
+                Err(Outcome::refused(
+                    "hook_not_started",
+                    format!("its supervisor could not be started: {err}{said}"),
+                ))
+            }
+        }
     }
 
     async fn pin(&self, request: &ActionRequest) -> Result<Pinned, Outcome> {
@@ -245,104 +265,46 @@ impl Runner {
         Err(Outcome::refused("hook_integrity_violation", why))
     }
 
-    async fn result_of(&self, execution: ExecutionId, run: RunDir, stop_asked: &StopAsked) -> Outcome {
-        let boot_id = self.boot_id.clone();
+    async fn examine(&self, run: &RunDir) -> std::io::Result<Found> {
+        let (run, boot_id) = (RunDir::at(run.path().to_owned()), self.boot_id.clone());
+        spawn_blocking(move || run.examine(&boot_id)).await?
+    }
+
+    async fn result_of(&self, run: RunDir, stop_asked: &StopAsked) -> Outcome {
         let stopped = *stop_asked.borrow();
-        let examined = spawn_blocking(move || match run.examine(&boot_id) {
-            Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
-            Ok(Found::NeverRan) => Outcome::refused("hook_not_started", complaint(&run)),
-            Ok(Found::Lost(why)) => {
-                end_survivors(execution);
-                outcome_of(Ok(Found::Lost(why)))
+        match self.examine(&run).await {
+            Ok(Found::NeverRan) => {
+                launch::clear(&run).await;
+                if stopped {
+                    return Outcome::of(Ended::CancelledWaiting);
+                }
+                let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
+                let why =
+                    said.unwrap_or_else(|| "its supervisor ended before the hook was started".to_owned());
+                Outcome::refused("hook_not_started", why)
             }
-            found => outcome_of(found),
-        });
-        examined
-            .await
-            .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
-    }
-}
-
-/// Ends what a hook started and its dead supervisor can no longer end. The hook itself died with the supervisor.
-pub(crate) fn end_survivors(execution: ExecutionId) {
-    const ROUNDS_MAX: u32 = 20;
-    let mut killed = 0;
-    for _ in 0..ROUNDS_MAX {
-        let survivors = procfs::with_variable("MUSTER_EXECUTION_ID", &execution.to_string());
-        if survivors.is_empty() {
-            break;
-        }
-        killed += survivors.len();
-        survivors
-            .into_iter()
-            .for_each(|process| procfs::signal(process, Signal::KILL));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    if killed > 0 {
-        log::warn!(execution_id:% = execution, killed; "Killed what a hook had left behind its dead supervisor");
-    }
-}
-
-/// The supervisor has ended, or nobody knows of one.
-pub(crate) fn outcome_of(found: std::io::Result<Found>) -> Outcome {
-    match found {
-        Ok(Found::Ended(outcome)) => outcome,
-        Ok(Found::Lost(why)) => Outcome::of(Ended::Lost { why }),
-        Ok(Found::Running(_) | Found::NeverRan) => Outcome::of(Ended::Lost {
-            why: "agent_restarted: the supervisor was lost".to_owned(),
-        }),
-        Err(err) => Outcome::of(Ended::Lost {
-            why: format!("agent_restarted: the record of the run is unreadable: {err}"),
-        }),
-    }
-}
-
-fn complaint(run: &RunDir) -> String {
-    let said = fs::read_to_string(run.complaint()).unwrap_or_default();
-    let said = said.trim();
-    if said.is_empty() {
-        "its supervisor ended before the hook was started".to_owned()
-    } else {
-        said.to_owned()
-    }
-}
-
-/// The sealed hook is handed over as standard input, the one descriptor that needs no arrangement.
-fn start_supervisor(
-    run: &RunDir,
-    spec: &Spec,
-    pinned: Pinned,
-) -> std::io::Result<(std::process::Child, OwnedFd)> {
-    run.create()?;
-    run.write_spec(spec)?;
-    let mut child = Command::new("/proc/self/exe")
-        .arg("supervise")
-        .arg(run.path())
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(pinned.sealed))
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(run.complaint())?)
-        .spawn()?;
-    let opened = i32::try_from(child.id())
-        .ok()
-        .and_then(Pid::from_raw)
-        .map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    match opened {
-        Some(Ok(handle)) => Ok((child, handle)),
-        failed => {
-            // Without the handle its end would go unnoticed.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(failed.map_or_else(
-                || std::io::Error::other("no pid"),
-                |err| {
-                    err.err()
-                        .map_or_else(|| std::io::Error::other("no pidfd"), Into::into)
-                },
-            ))
+            found => self.outcome_of(&run, found).await,
         }
     }
+
+    /// The supervisor has ended, or nobody knows of one.
+    pub(crate) async fn outcome_of(&self, run: &RunDir, found: std::io::Result<Found>) -> Outcome {
+        match found {
+            Ok(Found::Ended(outcome)) => outcome,
+            Ok(Found::Lost(why)) => launch::after_loss(run, why).await,
+            Ok(Found::Running(_) | Found::NeverRan) => Outcome::of(Ended::Lost {
+                why: "agent_restarted: the supervisor was lost".to_owned(),
+            }),
+            Err(err) => Outcome::of(Ended::Lost {
+                why: format!("agent_restarted: the record of the run is unreadable: {err}"),
+            }),
+        }
+    }
+}
+
+fn complaint(run: &RunDir) -> Option<String> {
+    let said = fs::read_to_string(run.complaint()).ok()?;
+    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
 }
 
 /// Waits for the end of a supervisor, and asks it to end when told to.

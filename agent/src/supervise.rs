@@ -21,7 +21,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode},
+    fs::{MemfdFlags, Mode, OFlags},
     io::FdFlags,
     process::{Pid, Signal},
 };
@@ -29,7 +29,9 @@ use rustix::{
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
+    cgroup::{Cgroup, Counters},
     exit::Exit,
+    hooks, logging,
     outcome::{Ended, Outcome},
     parameters, procfs,
     run_dir::{Claim, RunDir, Spec},
@@ -39,6 +41,7 @@ use spool::Spool;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(crate) fn main(run_dir: &Path) -> Result<(), Exit> {
+    logging::install();
     supervise(&RunDir::at(run_dir.to_owned()))
         .map_err(|err| Exit::Failure(format!("the supervisor of {} failed: {err}", run_dir.display())))
 }
@@ -48,6 +51,10 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
     let spec = run.read_spec()?;
+    // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Before the
+    // claim, so that an attempt that was handed the wrong thing has never run.
+    let hook = io::stdin().as_fd().try_clone_to_owned()?;
+    hooks::verify(&hook, spec.digest)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -56,41 +63,91 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         let _inside = runtime.enter();
         signal(SignalKind::terminate())?
     };
-    if !run.take_claim(&my_claim(&spec)?)? {
+    let group = Cgroup::below_own(&group_name(&spec));
+    if !run.take_claim(&my_claim(&spec, group.as_ref().ok())?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
-        return Ok(());
+        return leave(group);
     }
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let record = run.reserve_record()?;
-    let outcome = runtime.block_on(async {
-        // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked.
-        let hook = io::stdin().as_fd().try_clone_to_owned()?;
-        run_hook(run, &spec, &hook, asked_to_stop).await
-    })?;
-    run.write_record(record, &outcome)
+    let counters = counters(&spec, &group);
+    let before = counters.read();
+    let ran = runtime.block_on(run_hook(run, &spec, &hook, group.as_ref().ok(), asked_to_stop));
+    let outcome = ran?.with_counts(counters.read().since(before), &spec.limits);
+    run.write_record(record, &outcome)?;
+    log_end(&spec, &outcome);
+    leave(group)
 }
 
-fn my_claim(spec: &Spec) -> io::Result<Claim> {
+/// Of this process alone: other nodes on the machine may have been sent the same execution.
+fn group_name(spec: &Spec) -> String {
+    if spec.unit.is_some() {
+        "hook".to_owned()
+    } else {
+        format!("muster-hook-{}-{}", spec.execution_id, rustix::process::getpid())
+    }
+}
+
+/// A group that will not go holds somebody whom the kernel could not kill. That is said in the record.
+fn leave(group: io::Result<Cgroup>) -> io::Result<()> {
+    if let Ok(group) = group {
+        let _ = group.remove();
+    }
+    Ok(())
+}
+
+/// Counts are only believed where nobody else is counted with the hook.
+fn counters(spec: &Spec, group: &io::Result<Cgroup>) -> Counters {
+    if spec.unit.is_some() {
+        return Counters::of_own();
+    }
+    let Ok(group) = group else {
+        return Counters::default();
+    };
+    let unlimited = group.limit(&spec.limits);
+    if !unlimited.is_empty() {
+        log::debug!(execution_id:% = spec.execution_id; "Without a controller for it: {}", unlimited.join(", "));
+    }
+    Counters::of(group.path())
+}
+
+fn log_end(spec: &Spec, outcome: &Outcome) {
+    let (execution, node, status) = (spec.execution_id, spec.node_id, outcome.status());
+    let error = outcome.callback(None).error.unwrap_or_default();
+    log::info!(execution_id:% = execution, action:% = spec.action, node_id:% = node, status:% = status, error;
+        "The hook {} ended: {status}", spec.action);
+}
+
+fn my_claim(spec: &Spec, group: Option<&Cgroup>) -> io::Result<Claim> {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let me = procfs::stat(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
     Ok(Claim::Supervisor {
         pid,
         started: me.started,
         boot_id: spec.boot_id.clone(),
+        cgroup: group.map(|group| group.path().to_owned()),
     })
 }
 
-async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Signals) -> io::Result<Outcome> {
+async fn run_hook(
+    run: &RunDir,
+    spec: &Spec,
+    hook: &OwnedFd,
+    group: Option<&Cgroup>,
+    asked_to_stop: Signals,
+) -> io::Result<Outcome> {
     let mut spool = Spool::create(run, spec.output_bytes_max)?;
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
-    match spawn(spec, hook, write_end) {
+    match spawn(spec, hook, write_end, group) {
         Ok(main) => {
+            log::info!(execution_id:% = spec.execution_id, action:% = spec.action, node_id:% = spec.node_id,
+                pid = main.as_raw_nonzero().get(), digest:% = spec.digest; "The hook {} runs", spec.action);
             let limit = Duration::from_millis(spec.limit_ms);
             let grace = Duration::from_millis(spec.stop_grace_ms);
-            let (ended, remark) = watch.until_gone(main, limit, grace, &mut spool).await;
+            let (ended, remark) = watch.until_gone(main, group, limit, grace, &mut spool).await;
             let (output, spool_remark) = spool.finish();
             let remarks: Vec<String> = remark.into_iter().chain(spool_remark).collect();
             Ok(Outcome {
@@ -117,8 +174,8 @@ fn not_started(err: &io::Error) -> String {
     format!("the system would not run it: {err}{hint}")
 }
 
-/// Starts the hook from the very bytes that were hashed, in a session and process group of its own.
-fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
+/// Starts the hook from the very bytes that were hashed, in a session, process group and control group of its own.
+fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd, group: Option<&Cgroup>) -> io::Result<Pid> {
     // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
     let inheritable = hook.try_clone()?;
     rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
@@ -131,14 +188,20 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
         .stdout(Stdio::from(output.try_clone()?))
         .stderr(Stdio::from(output));
     let supervisor = rustix::process::getpid();
+    let entrance = group.map(Cgroup::entrance).transpose()?;
     #[expect(
         unsafe_code,
         reason = "the standard library has no safe way to act between fork and exec"
     )]
-    // SAFETY: the closure makes only the system calls setsid, prctl and getppid, which are async-signal-safe, and
-    // allocates nothing.
+    // SAFETY: the closure makes only the system calls write, open, close, setsid, prctl and getppid, which are
+    // async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
+            if let Some(entrance) = &entrance {
+                // Where it is refused, the tree is still ended by descent, and a unit's limits hold all the same.
+                let _ = rustix::io::write(entrance, b"0");
+            }
+            be_as_killable_as_others();
             rustix::process::setsid()?;
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The supervisor may have died before the line above could take effect.
@@ -152,6 +215,15 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
     let child = command.spawn()?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
+}
+
+/// The supervisor may be one that the kernel spares when memory is short, so that somebody is left to tell. Its hook
+/// is not to be spared. Anybody may raise this number.
+fn be_as_killable_as_others() {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(score) = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty()) {
+        let _ = rustix::io::write(&score, b"0");
+    }
 }
 
 fn environment(spec: &Spec) -> BTreeMap<String, String> {

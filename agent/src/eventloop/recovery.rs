@@ -10,7 +10,6 @@ use crate::{
     exit::{self, Exit},
     journal::Store,
     run_dir::{self, Found, RunDir},
-    runner,
     session::{Past, Recorded, Stage},
 };
 
@@ -27,6 +26,7 @@ impl Daemon {
             recovered.push((row, past));
         }
         self.sweep_runs(kept).await;
+        self.runner.launcher.sweep(self.runner.node).await;
         if !recovered.is_empty() {
             log::info!(count = recovered.len(); "Took up what was not settled before the restart");
         }
@@ -49,7 +49,8 @@ impl Daemon {
         let action = &row.request.action;
         match run.examine(&self.runner.boot_id) {
             Ok(Found::Running(supervisor)) => {
-                log::info!(execution_id:% = execution, action:% = action; "Found a running hook again");
+                log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id;
+                    "Found a running hook again");
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
@@ -60,11 +61,9 @@ impl Daemon {
             }
             Ok(Found::NeverRan) => Some(Past::NeverRan),
             other => {
-                if matches!(other, Ok(Found::Lost(_))) {
-                    runner::end_survivors(execution);
-                }
-                let outcome = runner::outcome_of(other);
-                log::info!(execution_id:% = execution, action:% = action, status:% = outcome.status();
+                let outcome = self.runner.outcome_of(&run, other).await;
+                log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id,
+                    status:% = outcome.status();
                     "A hook ended while the daemon was away");
                 Some(Past::Ended(outcome))
             }
