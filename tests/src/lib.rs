@@ -15,6 +15,7 @@ pub mod musterd;
 pub mod operator;
 pub mod s3;
 pub mod sse;
+pub mod testhost;
 pub mod wait;
 pub mod world;
 
@@ -23,6 +24,7 @@ pub use daemon::Daemon;
 pub use fake_control::FakeControl;
 pub use musterd::Musterd;
 pub use operator::{Answer, Operator, Said};
+pub use testhost::TestHost;
 pub use wait::until;
 pub use world::{Node, World};
 
