@@ -248,7 +248,7 @@ async fn what_is_wedged_is_started_anew(host: &TestHost) {
         let (daemon, supervisor) = (main_pid(host, wedged).await, main_pid(host, &unit(&id)).await);
         host.sh(&format!("kill -STOP {daemon}")).await;
         host.comes_true(&format!(
-            "systemctl is-active {wedged}; [ $(systemctl show -P MainPID {wedged}) != {daemon} ]"
+            "new=$(systemctl show -P MainPID {wedged}); [ $new != 0 ]; [ $new != {daemon} ]; systemctl is-active {wedged}"
         ))
         .await;
         host.sh(&format!("journalctl -u {wedged} | grep -q 'Watchdog timeout'"))
