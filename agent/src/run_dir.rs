@@ -7,7 +7,7 @@
 //! record and no live process means that the hook may have run, so it is reported as lost and not run again.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
     os::fd::OwnedFd,
@@ -34,6 +34,29 @@ pub(crate) struct Spec {
     pub(crate) stop_grace_ms: u64,
     pub(crate) output_bytes_max: u64,
     pub(crate) boot_id: String,
+    #[serde(default)]
+    pub(crate) work: Work,
+}
+
+/// What the supervisor runs: the program that it finds on its standard input.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(crate) enum Work {
+    /// The bytes of a hook.
+    #[default]
+    Hook,
+    /// `musterd` itself, with what its builtin finds in its environment.
+    Builtin { environment: BTreeMap<String, String> },
+}
+
+impl Work {
+    /// The reason code of an attempt that never got so far.
+    pub(crate) const fn not_started(&self) -> &'static str {
+        match self {
+            Self::Hook => "hook_not_started",
+            Self::Builtin { .. } => "builtin_not_started",
+        }
+    }
 }
 
 /// Who owns the attempt.
@@ -92,6 +115,19 @@ impl RunDir {
     /// What the supervisor says when it cannot do its work.
     pub(crate) fn complaint(&self) -> PathBuf {
         self.0.join("supervisor.err")
+    }
+
+    /// Why a builtin failed, in words.
+    fn reason(&self) -> PathBuf {
+        self.0.join("reason")
+    }
+
+    pub(crate) fn write_reason(&self, why: &str) -> io::Result<()> {
+        durable::write(&self.reason(), why.as_bytes())
+    }
+
+    pub(crate) fn read_reason(&self) -> Option<String> {
+        fs::read_to_string(self.reason()).ok()
     }
 
     pub(crate) fn create(&self) -> io::Result<()> {
@@ -183,7 +219,7 @@ impl RunDir {
             None if same_boot => {
                 Found::Lost("agent_restarted: the supervisor ended without a record".to_owned())
             }
-            None => Found::Lost("node rebooted: the hook was cut off".to_owned()),
+            None => Found::Lost("node rebooted: the action was cut off".to_owned()),
         })
     }
 

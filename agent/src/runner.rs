@@ -1,16 +1,19 @@
-//! Runs one invocation to its end: a builtin inside the daemon, a hook under a supervisor of its own.
+//! Runs one invocation to its end: inside the daemon what only looks, all else under a supervisor of its own.
 
 use std::{
     fs,
     os::fd::OwnedFd,
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
-    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
+    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
@@ -31,8 +34,24 @@ use crate::{
     journal::Journal,
     outcome::{Ended, Outcome, Output},
     parameters, procfs, readiness,
-    run_dir::{Claim, Found, RunDir, Spec},
+    run_dir::{Claim, Found, RunDir, Spec, Work},
 };
+
+/// What a supervisor is to run.
+struct Program {
+    file: OwnedFd,
+    parameters: Parameters,
+    work: Work,
+}
+
+/// Tells a builtin that nobody waits for it any longer, whatever the reason.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 pub(crate) struct Runner {
     pub(crate) config: Arc<Config>,
@@ -55,6 +74,11 @@ impl Runner {
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         let limit = self.limit(request);
         match request.kind {
+            ActionKind::Builtin if builtins::is_apart(request.action.as_str()) => {
+                match self.builtin_apart(request, attempt, limit, stop_asked).await {
+                    Ok(outcome) | Err(outcome) => outcome,
+                }
+            }
             ActionKind::Builtin => tokio::select! {
                 outcome = self.builtin(request, attempt, limit) => outcome,
                 // It only looks: what is left of it harms nobody.
@@ -85,9 +109,13 @@ impl Runner {
     }
 
     async fn builtin(&self, request: &ActionRequest, attempt: u32, limit: Duration) -> Outcome {
+        let stop = StopOnDrop(Arc::default());
         let context = builtins::Context {
             node: self.node,
             catalog: Arc::clone(&self.catalog.borrow()),
+            state_dir: self.config.state_dir.clone(),
+            readable_paths: Arc::clone(&self.config.readable_paths),
+            stop: Arc::clone(&stop.0),
         };
         let (action, parameters) = (
             request.action.clone(),
@@ -116,12 +144,7 @@ impl Runner {
             Ok(Err(_panic)) => Outcome::of(Ended::Broke {
                 why: "the builtin failed inside musterd".to_owned(),
             }),
-            Ok(Ok(Err(Failed::Unknown))) => Outcome::refused(
-                "unknown_action",
-                format!("this node has no builtin {}", request.action),
-            ),
-            Ok(Ok(Err(Failed::Parameters(why)))) => Outcome::refused("invalid_parameters", why),
-            Ok(Ok(Err(Failed::Work(why)))) => Outcome::of(Ended::Broke { why }),
+            Ok(Ok(Err(failed))) => outcome_of_failed(request, failed),
             Ok(Ok(Ok(bytes))) => {
                 let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
                 let ended = Ended::Exited { code: 0 };
@@ -153,31 +176,71 @@ impl Runner {
             .map_err(|err| Outcome::refused("invalid_parameters", err.to_string()))?;
         let pinned = self.pin(request).await?;
         self.trust(request, pinned.digest).await?;
+        let program = Program {
+            file: pinned.sealed,
+            parameters,
+            work: Work::Hook,
+        };
+        self.supervised(request, attempt, limit, program, stop_asked)
+            .await
+    }
+
+    async fn builtin_apart(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        limit: Duration,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        let parameters = request.parameters.clone().unwrap_or_default();
+        builtins::check(request.action.as_str(), &parameters)
+            .map_err(|failed| outcome_of_failed(request, failed))?;
+        // The very bytes of this process, also where an upgrade has put other ones in their place.
+        let file = fs::File::open("/proc/self/exe")
+            .map_err(|err| Outcome::refused("builtin_not_started", err.to_string()))?;
+        let program = Program {
+            file: file.into(),
+            parameters,
+            work: Work::Builtin {
+                environment: builtins::environment(),
+            },
+        };
+        self.supervised(request, attempt, limit, program, stop_asked)
+            .await
+    }
+
+    async fn supervised(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        limit: Duration,
+        program: Program,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
         if *stop_asked.borrow() {
             return Err(Outcome::of(Ended::CancelledWaiting));
         }
         let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
+        let not_started = program.work.not_started();
         let spec = Spec {
             execution_id: request.execution_id,
             node_id: self.node,
             action: request.action.clone(),
-            parameters,
+            parameters: program.parameters,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             stop_grace_ms: u64::try_from(self.config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
             output_bytes_max: self.config.limits.output_bytes_max,
             boot_id: self.boot_id.clone(),
+            work: program.work,
         };
         let (run, supervisor) = spawn_blocking(move || {
-            let supervisor = start_supervisor(&run, &spec, pinned);
+            let supervisor = start_supervisor(&run, &spec, program.file);
             (run, supervisor)
         })
         .await
         .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
         let (mut child, handle) = supervisor.map_err(|err| {
-            Outcome::refused(
-                "hook_not_started",
-                format!("its supervisor could not be started: {err}"),
-            )
+            Outcome::refused(not_started, format!("its supervisor could not be started: {err}"))
         })?;
         wait_for(&run, handle, stop_asked.clone()).await;
         // It has ended, so this does not block; without it a zombie would stay.
@@ -250,7 +313,12 @@ impl Runner {
         let stopped = *stop_asked.borrow();
         let examined = spawn_blocking(move || match run.examine(&boot_id) {
             Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
-            Ok(Found::NeverRan) => Outcome::refused("hook_not_started", complaint(&run)),
+            Ok(Found::NeverRan) => {
+                let code = run
+                    .read_spec()
+                    .map_or("not_started", |spec| spec.work.not_started());
+                Outcome::refused(code, complaint(&run))
+            }
             Ok(Found::Lost(why)) => {
                 end_survivors(execution);
                 outcome_of(Ok(Found::Lost(why)))
@@ -283,6 +351,17 @@ pub(crate) fn end_survivors(execution: ExecutionId) {
     }
 }
 
+fn outcome_of_failed(request: &ActionRequest, failed: Failed) -> Outcome {
+    match failed {
+        Failed::Unknown => Outcome::refused(
+            "unknown_action",
+            format!("this node has no builtin {}", request.action),
+        ),
+        Failed::Parameters(why) => Outcome::refused("invalid_parameters", why),
+        Failed::Work(why) => Outcome::of(Ended::Broke { why }),
+    }
+}
+
 /// The supervisor has ended, or nobody knows of one.
 pub(crate) fn outcome_of(found: std::io::Result<Found>) -> Outcome {
     match found {
@@ -301,17 +380,17 @@ fn complaint(run: &RunDir) -> String {
     let said = fs::read_to_string(run.complaint()).unwrap_or_default();
     let said = said.trim();
     if said.is_empty() {
-        "its supervisor ended before the hook was started".to_owned()
+        "its supervisor ended before it was started".to_owned()
     } else {
         said.to_owned()
     }
 }
 
-/// The sealed hook is handed over as standard input, the one descriptor that needs no arrangement.
+/// The program is handed over as standard input, the one descriptor that needs no arrangement.
 fn start_supervisor(
     run: &RunDir,
     spec: &Spec,
-    pinned: Pinned,
+    program: OwnedFd,
 ) -> std::io::Result<(std::process::Child, OwnedFd)> {
     run.create()?;
     run.write_spec(spec)?;
@@ -320,7 +399,7 @@ fn start_supervisor(
         .arg(run.path())
         .env_clear()
         .current_dir("/")
-        .stdin(Stdio::from(pinned.sealed))
+        .stdin(Stdio::from(program))
         .stdout(Stdio::null())
         .stderr(fs::File::create(run.complaint())?)
         .spawn()?;

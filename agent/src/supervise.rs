@@ -1,4 +1,5 @@
-//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record.
+//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record. A
+//! builtin that works apart is looked after as a hook is: there the program is `musterd` itself.
 //!
 //! It is a process of its own so that the daemon can be killed, upgraded or restarted while the hook runs. It decides
 //! nothing about delivery and never talks to control. It is single-threaded: the hook is told to die with its parent
@@ -32,7 +33,7 @@ use crate::{
     exit::Exit,
     outcome::{Ended, Outcome},
     parameters, procfs,
-    run_dir::{Claim, RunDir, Spec},
+    run_dir::{Claim, RunDir, Spec, Work},
 };
 use spool::Spool;
 
@@ -86,13 +87,18 @@ async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Sign
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
-    match spawn(spec, hook, write_end) {
+    match spawn(run, spec, hook, write_end) {
         Ok(main) => {
             let limit = Duration::from_millis(spec.limit_ms);
             let grace = Duration::from_millis(spec.stop_grace_ms);
             let (ended, remark) = watch.until_gone(main, limit, grace, &mut spool).await;
             let (output, spool_remark) = spool.finish();
-            let remarks: Vec<String> = remark.into_iter().chain(spool_remark).collect();
+            let remarks: Vec<String> = run
+                .read_reason()
+                .into_iter()
+                .chain(remark)
+                .chain(spool_remark)
+                .collect();
             Ok(Outcome {
                 ended,
                 output,
@@ -100,7 +106,7 @@ async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Sign
             })
         }
         Err(err) => Ok(Outcome::of(Ended::Refused {
-            code: "hook_not_started".to_owned(),
+            code: spec.work.not_started().to_owned(),
             why: not_started(&err),
         })),
     }
@@ -118,11 +124,17 @@ fn not_started(err: &io::Error) -> String {
 }
 
 /// Starts the hook from the very bytes that were hashed, in a session and process group of its own.
-fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
+fn spawn(run: &RunDir, spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
     // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
     let inheritable = hook.try_clone()?;
     rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
     let mut command = Command::new(format!("/proc/self/fd/{}", inheritable.as_raw_fd()));
+    match &spec.work {
+        Work::Hook => {}
+        Work::Builtin { .. } => {
+            command.arg("builtin").arg(spec.action.as_str()).arg(run.path());
+        }
+    }
     command
         .env_clear()
         .envs(environment(spec))
@@ -155,8 +167,11 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
 }
 
 fn environment(spec: &Spec) -> BTreeMap<String, String> {
-    // The daemon has checked the parameters; what it would have refused never gets here.
-    let mut variables = parameters::variables(&spec.parameters).unwrap_or_default();
+    let mut variables = match &spec.work {
+        // The daemon has checked the parameters; what it would have refused never gets here.
+        Work::Hook => parameters::variables(&spec.parameters).unwrap_or_default(),
+        Work::Builtin { environment } => environment.clone(),
+    };
     variables.extend(
         [
             ("PATH", PATH.to_owned()),

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeSet, fs};
 
-use muster_shared::wire::Parameters;
 use rustix::fs::StatVfs;
 use serde_json::{Value, json};
 
-use super::{Context, Failed};
+use super::{Context, Failed, parameter::Arguments};
 
 /// File systems that hold no data of their own.
 const PSEUDO: [&str; 25] = [
@@ -43,11 +42,11 @@ struct Mount {
     kind: String,
 }
 
-pub(super) fn run(parameters: &Parameters, _: &Context) -> Result<Value, Failed> {
+pub(super) fn run(arguments: &Arguments, _: &Context) -> Result<Value, Failed> {
     let mounts = fs::read_to_string("/proc/self/mounts")
         .map_err(|err| Failed::Work(format!("the mounted file systems cannot be listed: {err}")))?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(parse).collect();
-    let systems: Vec<Value> = match parameters.get("path").and_then(Value::as_str) {
+    let systems: Vec<Value> = match arguments.text("path") {
         Some(path) => vec![one(path, &mounts)?],
         None => all(&mounts),
     };
@@ -75,9 +74,6 @@ fn all(mounts: &[Mount]) -> Vec<Value> {
 }
 
 fn one(path: &str, mounts: &[Mount]) -> Result<Value, Failed> {
-    if !path.starts_with('/') {
-        return Err(Failed::Parameters(format!("path must be absolute, not {path:?}")));
-    }
     let failed = |err: std::io::Error| Failed::Work(format!("{path} cannot be looked at: {err}"));
     let real = fs::canonicalize(path).map_err(failed)?;
     let usage = rustix::fs::statvfs(&real).map_err(|err| failed(err.into()))?;

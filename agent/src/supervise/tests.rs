@@ -46,6 +46,7 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
         stop_grace_ms: 500,
         output_bytes_max: 8 << 20,
         boot_id: "boot".into(),
+        work: Work::Hook,
     };
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
