@@ -10,8 +10,12 @@ mod disk_usage;
 mod facts;
 mod files;
 mod journal;
+mod packages;
 mod parameter;
 mod processes;
+mod reboot;
+mod services;
+mod systemd;
 
 use std::{
     path::PathBuf,
@@ -32,6 +36,7 @@ use crate::hooks::catalog::{Catalog, State};
 use apart::Task;
 pub(crate) use apart::{environment, main};
 use parameter::{Arguments, Parameter, absolute_path};
+use services::Verb;
 
 /// What a builtin inside the daemon may know of it.
 pub(crate) struct Context {
@@ -120,6 +125,51 @@ const BUILTINS: &[Builtin] = &[
         },
     },
     Builtin {
+        name: "packages.install",
+        description: "Installs packages, or other versions of them",
+        parameters: packages::NAMED,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(packages::change(packages::Verb::Install, arguments)),
+        },
+    },
+    Builtin {
+        name: "packages.list",
+        description: "The packages that are installed, or those that could be upgraded",
+        parameters: packages::LIST,
+        work: Work::Apart {
+            changes: false,
+            run: |arguments, _| Box::pin(packages::list(arguments)),
+        },
+    },
+    Builtin {
+        name: "packages.refresh",
+        description: "Fetches the lists of packages anew",
+        parameters: packages::REFRESH,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(packages::refresh(arguments)),
+        },
+    },
+    Builtin {
+        name: "packages.remove",
+        description: "Removes packages, and keeps their configuration",
+        parameters: packages::NAMED,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(packages::change(packages::Verb::Remove, arguments)),
+        },
+    },
+    Builtin {
+        name: "packages.upgrade",
+        description: "Upgrades all packages, or those that are named",
+        parameters: packages::UPGRADE,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(packages::change(packages::Verb::Upgrade, arguments)),
+        },
+    },
+    Builtin {
         name: "ping",
         description: "An answer, to show that the node is there",
         parameters: &[],
@@ -130,6 +180,69 @@ const BUILTINS: &[Builtin] = &[
         description: "What runs, with its user, memory, CPU time and command line",
         parameters: processes::PARAMETERS,
         work: Work::Inside(processes::run),
+    },
+    Builtin {
+        name: "reboot",
+        description: "Restarts the machine; succeeded when it is back",
+        parameters: reboot::PARAMETERS,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, run| Box::pin(reboot::run(arguments, run)),
+        },
+    },
+    Builtin {
+        name: "services.list",
+        description: "The services that systemd has loaded, and their states",
+        parameters: services::LIST,
+        work: Work::Apart {
+            changes: false,
+            run: |arguments, _| Box::pin(services::list(arguments)),
+        },
+    },
+    Builtin {
+        name: "services.reload",
+        description: "Lets a service read its configuration again, and waits for what systemd says of that",
+        parameters: services::ONE,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(services::act(Verb::Reload, arguments)),
+        },
+    },
+    Builtin {
+        name: "services.restart",
+        description: "Stops a service and starts it, and waits for what systemd says of that",
+        parameters: services::ONE,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(services::act(Verb::Restart, arguments)),
+        },
+    },
+    Builtin {
+        name: "services.start",
+        description: "Starts a service, and waits for what systemd says of that",
+        parameters: services::ONE,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(services::act(Verb::Start, arguments)),
+        },
+    },
+    Builtin {
+        name: "services.status",
+        description: "The state of one service: its process, memory, and how it last ended",
+        parameters: services::ONE,
+        work: Work::Apart {
+            changes: false,
+            run: |arguments, _| Box::pin(services::status(arguments)),
+        },
+    },
+    Builtin {
+        name: "services.stop",
+        description: "Stops a service, and waits for what systemd says of that",
+        parameters: services::ONE,
+        work: Work::Apart {
+            changes: true,
+            run: |arguments, _| Box::pin(services::act(Verb::Stop, arguments)),
+        },
     },
 ];
 

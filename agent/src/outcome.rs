@@ -110,6 +110,22 @@ impl Outcome {
         }
     }
 
+    /// Whether somebody else ended it, and not it or its time.
+    pub(crate) const fn was_cut_off(&self) -> bool {
+        match self.ended {
+            Ended::Signalled { .. } | Ended::Stopped { .. } => true,
+            Ended::Exited { .. }
+            | Ended::TimedOut { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => false,
+        }
+    }
+
     /// A stop means a cancel where control had asked for one. Any other end came before the stop, and stays.
     pub(crate) fn of_cancelled(self) -> Self {
         match self.ended {

@@ -12,16 +12,22 @@ use std::{
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
-    wire::Parameters,
+    wire::{Base64, Parameters},
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::{durable, outcome::Outcome, procfs};
+use crate::{
+    durable,
+    outcome::{Ended, Outcome, Output},
+    procfs,
+};
 
 /// Written by the daemon, read by the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,7 +87,12 @@ pub(crate) enum Found {
     Running(OwnedFd),
     Lost(String),
     NeverRan,
+    /// It asked for a reboot, and was ended by that or on the way to it. Only what follows can tell.
+    GoingDown,
 }
+
+/// How long a machine that was asked to reboot may take to go down.
+pub(crate) const DOWN_WITHIN: Duration = Duration::from_secs(300);
 
 impl RunDir {
     pub(crate) fn of(state_dir: &Path, execution: ExecutionId, attempt: u32) -> Self {
@@ -128,6 +139,20 @@ impl RunDir {
 
     pub(crate) fn read_reason(&self) -> Option<String> {
         fs::read_to_string(self.reason()).ok()
+    }
+
+    fn reboot_mark(&self) -> PathBuf {
+        self.0.join("reboot-asked")
+    }
+
+    /// Durable before the reboot is asked for: whoever finds this under another boot id knows that it came to pass.
+    pub(crate) fn mark_reboot(&self) -> io::Result<()> {
+        durable::write(&self.reboot_mark(), b"")
+    }
+
+    pub(crate) fn unmark_reboot(&self) -> io::Result<()> {
+        fs::remove_file(self.reboot_mark())?;
+        durable::sync_parent(&self.reboot_mark())
     }
 
     pub(crate) fn create(&self) -> io::Result<()> {
@@ -210,12 +235,16 @@ impl RunDir {
         };
         let same_boot = theirs == boot_id;
         let supervisor = if same_boot { live(pid, started) } else { None };
+        let rebooting = self.reboot_mark().try_exists()?;
         // Looked for after the process was: one that ends in between has written it by then.
-        if let Some(outcome) = self.read_record()? {
-            return Ok(Found::Ended(outcome));
+        match self.read_record()? {
+            Some(outcome) if !(rebooting && outcome.was_cut_off()) => return Ok(Found::Ended(outcome)),
+            Some(_) | None => {}
         }
         Ok(match supervisor {
             Some(handle) => Found::Running(handle),
+            None if rebooting && same_boot => Found::GoingDown,
+            None if rebooting => Found::Ended(rebooted(&theirs, boot_id)),
             None if same_boot => {
                 Found::Lost("agent_restarted: the supervisor ended without a record".to_owned())
             }
@@ -229,6 +258,17 @@ impl RunDir {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
+    }
+}
+
+/// The answer of a `reboot`, which nobody was left to write.
+fn rebooted(before: &str, now: &str) -> Outcome {
+    let answer = json!({ "rebooted": true, "boot_id_before": before, "boot_id": now });
+    Outcome {
+        output: Output::Inline {
+            bytes: Base64(format!("{answer:#}\n").into_bytes()),
+        },
+        ..Outcome::of(Ended::Exited { code: 0 })
     }
 }
 
@@ -282,7 +322,6 @@ pub(crate) fn boot_id() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Ended;
 
     fn attempt() -> (tempfile::TempDir, RunDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -360,5 +399,61 @@ mod tests {
         let outcome = Outcome::of(Ended::Exited { code: 7 });
         run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
         assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
+    }
+
+    fn asked_for_a_reboot(ended: Option<Ended>) -> (tempfile::TempDir, RunDir) {
+        let (dir, run) = attempt();
+        // A supervisor that is gone.
+        let claim = Claim::Supervisor {
+            pid: i32::MAX,
+            started: 1,
+            boot_id: "now".into(),
+        };
+        assert!(run.take_claim(&claim).unwrap());
+        run.mark_reboot().unwrap();
+        if let Some(ended) = ended {
+            run.write_record(run.reserve_record().unwrap(), &Outcome::of(ended))
+                .unwrap();
+        }
+        (dir, run)
+    }
+
+    #[test]
+    fn a_reboot_that_was_asked_for_has_come_to_pass_under_another_boot_id_and_not_before() {
+        let killed = Ended::Signalled { signal: 15 };
+        let stopped = Ended::Stopped { processes_killed: 1 };
+        for ended in [None, Some(killed), Some(stopped)] {
+            let (_dir, run) = asked_for_a_reboot(ended);
+            assert!(matches!(run.examine("now").unwrap(), Found::GoingDown));
+            let Found::Ended(outcome) = run.examine("later").unwrap() else {
+                panic!()
+            };
+            assert_eq!(outcome.ended, Ended::Exited { code: 0 });
+            let Output::Inline { bytes } = outcome.output else {
+                panic!()
+            };
+            let answer: serde_json::Value = serde_json::from_slice(&bytes.0).unwrap();
+            assert_eq!(
+                answer,
+                json!({"rebooted": true, "boot_id_before": "now", "boot_id": "later"})
+            );
+        }
+    }
+
+    #[test]
+    fn a_reboot_that_was_refused_is_told_as_that_and_one_that_came_by_itself_is_not_its_doing() {
+        let failed = Ended::Exited { code: 1 };
+        let (_dir, run) = asked_for_a_reboot(Some(failed.clone()));
+        for boot_id in ["now", "later"] {
+            assert!(
+                matches!(run.examine(boot_id).unwrap(), Found::Ended(outcome) if outcome.ended == failed)
+            );
+        }
+        let (_dir, run) = asked_for_a_reboot(None);
+        run.unmark_reboot().unwrap();
+        assert!(matches!(run.examine("now").unwrap(), Found::Lost(_)));
+        assert!(
+            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
+        );
     }
 }

@@ -34,7 +34,7 @@ use crate::{
     journal::Journal,
     outcome::{Ended, Outcome, Output},
     parameters, procfs, readiness,
-    run_dir::{Claim, Found, RunDir, Spec, Work},
+    run_dir::{Claim, DOWN_WITHIN, Found, RunDir, Spec, Work},
 };
 
 /// What a supervisor is to run.
@@ -311,23 +311,40 @@ impl Runner {
     async fn result_of(&self, execution: ExecutionId, run: RunDir, stop_asked: &StopAsked) -> Outcome {
         let boot_id = self.boot_id.clone();
         let stopped = *stop_asked.borrow();
-        let examined = spawn_blocking(move || match run.examine(&boot_id) {
-            Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
-            Ok(Found::NeverRan) => {
-                let code = run
-                    .read_spec()
-                    .map_or("not_started", |spec| spec.work.not_started());
-                Outcome::refused(code, complaint(&run))
-            }
-            Ok(Found::Lost(why)) => {
-                end_survivors(execution);
-                outcome_of(Ok(Found::Lost(why)))
-            }
-            found => outcome_of(found),
+        let examined = spawn_blocking(move || {
+            Some(match run.examine(&boot_id) {
+                Ok(Found::GoingDown) => return None,
+                Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
+                Ok(Found::NeverRan) => {
+                    let code = run
+                        .read_spec()
+                        .map_or("not_started", |spec| spec.work.not_started());
+                    Outcome::refused(code, complaint(&run))
+                }
+                Ok(Found::Lost(why)) => {
+                    end_survivors(execution);
+                    outcome_of(Ok(Found::Lost(why)))
+                }
+                found => outcome_of(found),
+            })
         });
-        examined
-            .await
-            .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
+        match examined.await {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => self.going_down().await,
+            Err(err) => Outcome::of(Ended::Broke { why: err.to_string() }),
+        }
+    }
+
+    /// A machine that goes down takes this daemon with it, and the next one tells how it went. A cancel comes too late
+    /// for it.
+    pub(crate) async fn going_down(&self) -> Outcome {
+        log::info!("The machine was asked to reboot");
+        tokio::time::sleep(DOWN_WITHIN).await;
+        let why = format!(
+            "the machine was asked to reboot and did not go down within {} s",
+            DOWN_WITHIN.as_secs()
+        );
+        Outcome::of(Ended::Broke { why })
     }
 }
 
@@ -367,7 +384,7 @@ pub(crate) fn outcome_of(found: std::io::Result<Found>) -> Outcome {
     match found {
         Ok(Found::Ended(outcome)) => outcome,
         Ok(Found::Lost(why)) => Outcome::of(Ended::Lost { why }),
-        Ok(Found::Running(_) | Found::NeverRan) => Outcome::of(Ended::Lost {
+        Ok(Found::Running(_) | Found::NeverRan | Found::GoingDown) => Outcome::of(Ended::Lost {
             why: "agent_restarted: the supervisor was lost".to_owned(),
         }),
         Err(err) => Outcome::of(Ended::Lost {

@@ -62,6 +62,14 @@ impl Daemon {
                 Some(Past::Running)
             }
             Ok(Found::NeverRan) => Some(Past::NeverRan),
+            Ok(Found::GoingDown) => {
+                let runner = Arc::clone(&self.runner);
+                self.work.spawn(async move {
+                    let outcome = runner.going_down().await;
+                    Event::Ended { execution, outcome }
+                });
+                Some(Past::Running)
+            }
             other => {
                 if matches!(other, Ok(Found::Lost(_))) {
                     runner::end_survivors(execution);
