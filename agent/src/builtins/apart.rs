@@ -19,9 +19,9 @@ use crate::{args::BuiltinArgs, outcome::cut, run_dir::RunDir};
 
 /// Words beside the exit status; the rest of the error text is for what else there is to say.
 const REASON_BYTES_MAX: usize = 2048;
-/// What the node's admin may have set for the daemon and a builtin needs too: where the system's bus is, and which
-/// configuration apt reads.
-const PASSED_ON: [&str; 2] = ["DBUS_SYSTEM_BUS_ADDRESS", "APT_CONFIG"];
+/// What the node's admin may have set for the daemon and a builtin needs too: where the system's bus is, which
+/// configuration apt reads, and where dpkg's database is.
+const PASSED_ON: [&str; 3] = ["DBUS_SYSTEM_BUS_ADDRESS", "APT_CONFIG", "DPKG_ADMINDIR"];
 
 pub(super) type Task = Pin<Box<dyn Future<Output = Result<Done, Failed>>>>;
 

@@ -16,7 +16,13 @@ use super::Failed;
 /// What is kept of what a program complains about.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 /// The supervisor has set them for this process.
-const PASSED_ON: [&str; 4] = ["PATH", "HOME", "MUSTER_EXECUTION_ID", "APT_CONFIG"];
+const PASSED_ON: [&str; 5] = [
+    "PATH",
+    "HOME",
+    "MUSTER_EXECUTION_ID",
+    "APT_CONFIG",
+    "DPKG_ADMINDIR",
+];
 
 /// Which end of an output is kept when it is longer than the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -192,7 +192,7 @@ pub(super) async fn change(verb: Verb, arguments: Arguments) -> Result<Done, Fai
     }
     if dry_run {
         return match manager {
-            Manager::Apt => apt::dry_run(verb, &names, document).await,
+            Manager::Apt => apt::dry_run(verb, &names, &before, document).await,
             Manager::Dnf => dnf::dry_run(verb, &names, document).await,
         };
     }

@@ -85,7 +85,12 @@ pub(super) async fn upgradable() -> Result<Vec<Upgradable>, Failed> {
         .collect())
 }
 
-pub(super) async fn dry_run(verb: Verb, names: &[&str], mut document: Value) -> Result<Done, Failed> {
+pub(super) async fn dry_run(
+    verb: Verb,
+    names: &[&str],
+    there: &Installed,
+    mut document: Value,
+) -> Result<Done, Failed> {
     let ran = run(
         &command_line(verb, true, names),
         Keep::Tail(super::LIST_BYTES_MAX),
@@ -100,7 +105,13 @@ pub(super) async fn dry_run(verb: Verb, names: &[&str], mut document: Value) -> 
                 before,
                 after,
             } => changes.add(&name, &architecture, before.as_deref(), Some(&after)),
-            Step::Remove { name, before } => changes.add(&name, "", Some(&before), None),
+            Step::Remove { name, before } => {
+                let removed = there
+                    .iter()
+                    .find(|(key, versions)| key.0 == name && versions.contains(&before));
+                let architecture = removed.map_or("", |(key, _)| key.1.as_str());
+                changes.add(&name, architecture, Some(&before), None);
+            }
         }
     }
     changes.write(&mut document);
