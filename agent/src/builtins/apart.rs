@@ -67,7 +67,7 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
 
 pub(crate) fn main(args: &BuiltinArgs) -> ExitCode {
     let run = RunDir::at(args.run_dir.clone());
-    let ended = work(&args).and_then(|done| {
+    let ended = work(args).and_then(|done| {
         let bytes = document(&done.document)?;
         io::stdout()
             .write_all(&bytes)

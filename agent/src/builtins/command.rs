@@ -70,9 +70,12 @@ impl Ran {
 }
 
 pub(super) async fn run(program: &'static str, arguments: &[&str], keep: Keep) -> Result<Ran, Failed> {
-    let failed = |err: io::Error| match err.kind() {
-        io::ErrorKind::NotFound => Failed::Work(format!("{program} is not on this node")),
-        _ => Failed::Work(format!("{program} could not be run: {err}")),
+    let failed = |err: io::Error| {
+        Failed::Work(if err.kind() == io::ErrorKind::NotFound {
+            format!("{program} is not on this node")
+        } else {
+            format!("{program} could not be run: {err}")
+        })
     };
     let mut child = Command::new(program)
         .args(arguments)

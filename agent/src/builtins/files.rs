@@ -201,7 +201,7 @@ mod tests {
             let arguments = Arguments::check("file", known, given.as_object().unwrap()).unwrap();
             run(&arguments, &self.context).map_err(|err| match err {
                 Failed::Work(why) => why,
-                other => panic!("{other:?}"),
+                other @ (Failed::Unknown | Failed::Parameters(_)) => panic!("{other:?}"),
             })
         }
 

@@ -34,7 +34,10 @@ pub(super) async fn run(arguments: Arguments, run: RunDir) -> Result<Done, Faile
         // Nothing was asked, so nothing must be made of a later reboot.
         return match run.unmark_reboot() {
             Ok(()) => Err(systemd::refused(&err)),
-            Err(io) => Err(Failed::Work(format!("{:?}; and {io}", systemd::refused(&err)))),
+            Err(kept) => Err(Failed::Work(format!(
+                "{}; and that it was asked for stays written down: {kept}",
+                systemd::why(&err)
+            ))),
         };
     }
     tokio::time::sleep(DOWN_WITHIN).await;

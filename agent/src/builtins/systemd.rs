@@ -67,16 +67,18 @@ pub(super) async fn bus() -> Result<Connection, Failed> {
 
 /// What a call came to, in words. That nobody answers to the name is the one an operator meets most.
 pub(super) fn refused(err: &zbus::Error) -> Failed {
-    Failed::Work(match err {
-        zbus::Error::MethodError(name, _, _) if is_nobody(name.as_str()) => {
-            "systemd cannot be reached: it is not on the system's bus".to_owned()
-        }
-        zbus::Error::MethodError(name, Some(why), _) => {
-            let short = name.as_str().rsplit('.').next().unwrap_or_default();
-            format!("systemd refused: {short}: {why}")
-        }
-        other => format!("systemd refused: {}", exit::chain(other)),
-    })
+    Failed::Work(why(err))
+}
+
+pub(super) fn why(err: &zbus::Error) -> String {
+    if is_absent(err) {
+        return "systemd cannot be reached: it is not on the system's bus".to_owned();
+    }
+    if let zbus::Error::MethodError(name, Some(why), _) = err {
+        let short = name.as_str().rsplit('.').next().unwrap_or_default();
+        return format!("systemd refused: {short}: {why}");
+    }
+    format!("systemd refused: {}", exit::chain(err))
 }
 
 /// Whether nobody answers to the name that was called.
@@ -110,10 +112,8 @@ impl Properties {
             .await
             .map_err(|err| refused(&err))?;
         let all = proxy.get_all(interface).await;
-        all.map(Self).map_err(|err| match err {
-            zbus::fdo::Error::ZBus(err) => refused(&err),
-            other => Failed::Work(format!("systemd refused: {}", exit::chain(&other))),
-        })
+        all.map(Self)
+            .map_err(|err| Failed::Work(format!("systemd refused: {}", exit::chain(&err))))
     }
 
     pub(super) fn text(&self, name: &str) -> Option<String> {
