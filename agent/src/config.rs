@@ -21,6 +21,8 @@ struct RawConfig {
     state_dir: Option<PathBuf>,
     hooks_dir: Option<PathBuf>,
     output_ca_file: Option<PathBuf>,
+    #[serde(default)]
+    readable_paths: Vec<PathBuf>,
     running_max: Option<u64>,
     queue_max: Option<u64>,
     output_bytes_max: Option<u64>,
@@ -61,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) hooks_dir: PathBuf,
     /// Whom to trust for an output store that is not the control service.
     pub(crate) output_ca_file: Option<PathBuf>,
+    /// Files, and directories with all in them, that may be read although not every user of the machine may.
+    pub(crate) readable_paths: Vec<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) launcher: LauncherChoice,
     /// Of one hook, where nothing else is said.
@@ -92,6 +96,8 @@ enum ConfigError {
     Unreadable { path: PathBuf, err: io::Error },
     #[error("the configuration file {path} is malformed: {text}")]
     Malformed { path: PathBuf, text: String },
+    #[error("readable_paths in {path} holds {value}, which is not absolute")]
+    Relative { path: PathBuf, value: PathBuf },
     #[error("{field} = {value} in {path} is out of bounds: {min} to {max}")]
     OutOfBounds {
         path: PathBuf,
@@ -159,6 +165,12 @@ impl Config {
             pids_max: Some(within("hooks.pids_max", raw.hooks.pids_max, 4096, 4, 1 << 22)?),
             cpu_percent: given("hooks.cpu_percent", raw.hooks.cpu_percent, 1, 100_000)?,
         };
+        if let Some(relative) = raw.readable_paths.iter().find(|path| !path.is_absolute()) {
+            return Err(ConfigError::Relative {
+                path: path.to_owned(),
+                value: relative.clone(),
+            });
+        }
         // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {
             let path = flag.or(file).unwrap_or_else(|| default.into());
@@ -168,6 +180,7 @@ impl Config {
             state_dir: either(args.state_dir, raw.state_dir, STATE_DIR_DEFAULT),
             hooks_dir: either(args.hooks_dir, raw.hooks_dir, HOOKS_DIR_DEFAULT),
             output_ca_file: raw.output_ca_file,
+            readable_paths: raw.readable_paths,
             limits,
             launcher: raw.hooks.launcher.unwrap_or_default(),
             hook_limits,
@@ -254,6 +267,14 @@ mod tests {
                 .to_string()
                 .contains("docker")
         );
+    }
+
+    #[test]
+    fn what_is_opened_to_be_read_is_named_whole() {
+        let config = load("readable_paths = [\"/var/log\"]").unwrap();
+        assert_eq!(config.readable_paths[..], [PathBuf::from("/var/log")]);
+        let text = load("readable_paths = [\"log\"]").unwrap_err().to_string();
+        assert!(text.contains("readable_paths") && text.contains("log"), "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Starting the supervisor of a hook, outside the daemon's life: by systemd in a unit of its own, or by the daemon in a
+//! Starting the supervisor of a hook or of a builtin, outside the daemon's life: by systemd in a unit of its own, or by the daemon in a
 //! session of its own.
 //!
-//! Either way the supervisor is handed sealed memory as its standard input and looks at it again itself, so nothing
+//! Either way the supervisor of a hook is handed sealed memory as its standard input and looks at it again itself, so nothing
 //! depends on who carried it there. And either way a failed start proves nothing: who runs the attempt is decided by
 //! the claim in its run directory.
 
@@ -22,10 +22,9 @@ use crate::{
     cgroup::Cgroup,
     config::LauncherChoice,
     exit::Exit,
-    hooks::Pinned,
     outcome::{Ended, Outcome},
     procfs,
-    run_dir::{RunDir, Spec},
+    run_dir::{RunDir, Spec, Work},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,10 +79,12 @@ impl Launcher {
         }
     }
 
-    /// The name of the unit that a hook is to run in.
-    pub(crate) fn unit_of(&self, execution: ExecutionId, node: NodeId) -> Option<String> {
+    /// The name of the unit that it is to run in.
+    pub(crate) fn unit_of(&self, work: &Work, execution: ExecutionId, node: NodeId) -> Option<String> {
         match self {
-            Self::Systemd { own_unit, .. } => Some(systemd::unit_name(own_unit.as_deref(), execution, node)),
+            Self::Systemd { own_unit, .. } => {
+                Some(systemd::unit_name(work, own_unit.as_deref(), execution, node))
+            }
             Self::Session => None,
         }
     }
@@ -105,8 +106,13 @@ impl Launcher {
         }
     }
 
-    /// `spec` names the unit that [`Self::unit_of`] gave.
-    pub(crate) async fn start(&self, run: &RunDir, spec: &Spec, pinned: Pinned) -> io::Result<Supervisor> {
+    /// `spec` names the unit that [`Self::unit_of`] gave, and `hook` is what the supervisor is handed.
+    pub(crate) async fn start(
+        &self,
+        run: &RunDir,
+        spec: &Spec,
+        hook: Option<OwnedFd>,
+    ) -> io::Result<Supervisor> {
         let (dir, written) = (RunDir::at(run.path().to_owned()), spec.clone());
         let complaint = spawn_blocking(move || {
             dir.create()?;
@@ -123,24 +129,24 @@ impl Launcher {
                     run: run.path(),
                     spec,
                 };
-                let handle = systemd::start(unit, pinned.sealed, complaint.into()).await?;
+                let handle = systemd::start(unit, hook, complaint.into()).await?;
                 Ok(Supervisor { handle, child: None })
             }
             Self::Session => {
                 let run = run.path().to_owned();
-                spawn_blocking(move || start_in_session(&run, pinned, complaint)).await?
+                spawn_blocking(move || start_in_session(&run, hook, complaint)).await?
             }
         }
     }
 }
 
-fn start_in_session(run: &Path, pinned: Pinned, complaint: fs::File) -> io::Result<Supervisor> {
+fn start_in_session(run: &Path, hook: Option<OwnedFd>, complaint: fs::File) -> io::Result<Supervisor> {
     let mut child = Command::new("/proc/self/exe")
         .arg("supervise")
         .arg(run)
         .env_clear()
         .current_dir("/")
-        .stdin(Stdio::from(pinned.sealed))
+        .stdin(hook.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::null())
         .stderr(complaint)
         .spawn()?;

@@ -1,6 +1,6 @@
 //! `musterd`, the daemon on every node.
 //!
-//! This file is the table of contents: arguments, then one of three commands, then an exit code.
+//! This file is the table of contents: arguments, then one of the commands, then an exit code.
 
 mod args;
 mod backoff;
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Enroll(args) => enroll(&args),
         Command::Run(args) => run(args),
         Command::Supervise(args) => supervise::main(&args.run_dir),
+        Command::Builtin(args) => return builtins::main(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -124,6 +124,26 @@ impl Outcome {
         }
     }
 
+    /// Whether somebody else ended it, and not it or its time.
+    pub(crate) const fn was_cut_off(&self) -> bool {
+        match self.ended {
+            Ended::Signalled { .. }
+            | Ended::Stopped { .. }
+            | Ended::CutOff { .. }
+            | Ended::OutOfMemory { code: None, .. } => true,
+            Ended::Exited { .. }
+            | Ended::OutOfMemory { code: Some(_), .. }
+            | Ended::TimedOut { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => false,
+        }
+    }
+
     /// A stop means a cancel where control had asked for one. Any other end came before the stop, and stays.
     pub(crate) fn of_cancelled(self) -> Self {
         match self.ended {
@@ -270,7 +290,7 @@ impl Outcome {
                 Some(format!("stopped on the node{}", count_killed(*processes_killed)))
             }
             Ended::CutOff { processes_killed } => Some(format!(
-                "node rebooted: the hook was cut off{}",
+                "node rebooted: the action was cut off{}",
                 count_killed(*processes_killed)
             )),
             Ended::Cancelled { processes_killed } => Some(format!(
@@ -444,7 +464,7 @@ mod tests {
         let stopped = Outcome::of(Ended::Stopped { processes_killed: 0 });
         let (status, _, error) = told(stopped.clone().before_boot().ended);
         assert_eq!(status, Status::Failed);
-        assert_eq!(error.unwrap(), "node rebooted: the hook was cut off");
+        assert_eq!(error.unwrap(), "node rebooted: the action was cut off");
         assert_eq!(stopped.before_boot().of_cancelled().status(), Status::Cancelled);
         let done = Outcome::of(Ended::Exited { code: 0 });
         assert_eq!(done.clone().before_boot(), done);

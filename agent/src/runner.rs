@@ -1,10 +1,10 @@
-//! Runs one invocation to its end: a builtin inside the daemon, a hook under a supervisor of its own.
+//! Runs one invocation to its end: inside the daemon what only looks, all else under a supervisor of its own.
 
 use std::{fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
-    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Verdict},
+    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
 };
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
@@ -24,10 +24,20 @@ use crate::{
     },
     journal::Journal,
     launch::{self, Launcher},
+    limits::Limits,
     outcome::{Ended, Outcome, Output},
     parameters, readiness,
-    run_dir::{Claim, Found, RunDir, Spec},
+    run_dir::{Claim, DOWN_WITHIN, Found, RunDir, Spec, Work},
 };
+
+/// What a supervisor is to run.
+struct Program {
+    /// Sealed; none for a builtin, which is the supervisor's own program.
+    hook: Option<OwnedFd>,
+    parameters: Parameters,
+    work: Work,
+    limits: Limits,
+}
 
 pub(crate) struct Runner {
     pub(crate) config: Arc<Config>,
@@ -51,6 +61,11 @@ impl Runner {
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         let limit = self.limit(request);
         match request.kind {
+            ActionKind::Builtin if builtins::is_apart(request.action.as_str()) => {
+                match self.builtin_apart(request, attempt, limit, stop_asked).await {
+                    Ok(outcome) | Err(outcome) => outcome,
+                }
+            }
             ActionKind::Builtin => tokio::select! {
                 outcome = self.builtin(request, attempt, limit) => outcome,
                 // It only looks: what is left of it harms nobody.
@@ -112,12 +127,7 @@ impl Runner {
             Ok(Err(_panic)) => Outcome::of(Ended::Broke {
                 why: "the builtin failed inside musterd".to_owned(),
             }),
-            Ok(Ok(Err(Failed::Unknown))) => Outcome::refused(
-                "unknown_action",
-                format!("this node has no builtin {}", request.action),
-            ),
-            Ok(Ok(Err(Failed::Parameters(why)))) => Outcome::refused("invalid_parameters", why),
-            Ok(Ok(Err(Failed::Work(why)))) => Outcome::of(Ended::Broke { why }),
+            Ok(Ok(Err(failed))) => outcome_of_failed(request, failed),
             Ok(Ok(Ok(bytes))) => {
                 let run = RunDir::of(&self.config.state_dir, request.execution_id, attempt);
                 let ended = Ended::Exited { code: 0 };
@@ -149,6 +159,50 @@ impl Runner {
             .map_err(|err| Outcome::refused("invalid_parameters", err.to_string()))?;
         let pinned = self.pin(request).await?;
         self.trust(request, pinned.digest).await?;
+        let program = Program {
+            hook: Some(pinned.sealed),
+            parameters,
+            work: Work::Hook {
+                digest: pinned.digest,
+            },
+            limits: self.config.hook_limits.clone(),
+        };
+        self.supervised(request, attempt, limit, program, stop_asked)
+            .await
+    }
+
+    async fn builtin_apart(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        limit: Duration,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        let parameters = request.parameters.clone().unwrap_or_default();
+        builtins::check(request.action.as_str(), &parameters)
+            .map_err(|failed| outcome_of_failed(request, failed))?;
+        let program = Program {
+            hook: None,
+            parameters,
+            work: Work::Builtin {
+                environment: builtins::environment(),
+                readable_paths: self.config.readable_paths.clone(),
+            },
+            // What a package manager needs is not for the limits of hooks to say.
+            limits: Limits::default(),
+        };
+        self.supervised(request, attempt, limit, program, stop_asked)
+            .await
+    }
+
+    async fn supervised(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        limit: Duration,
+        program: Program,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
         if *stop_asked.borrow() {
             return Err(Outcome::of(Ended::CancelledWaiting));
         }
@@ -157,16 +211,18 @@ impl Runner {
             execution_id: request.execution_id,
             node_id: self.node,
             action: request.action.clone(),
-            parameters,
+            parameters: program.parameters,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             stop_grace_ms: u64::try_from(self.config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
             output_bytes_max: self.config.limits.output_bytes_max,
             boot_id: self.boot_id.clone(),
-            digest: pinned.digest,
-            unit: self.launcher.unit_of(request.execution_id, self.node),
-            limits: self.config.hook_limits.clone(),
+            unit: self
+                .launcher
+                .unit_of(&program.work, request.execution_id, self.node),
+            limits: program.limits,
+            work: program.work,
         };
-        match self.launcher.start(&run, &spec, pinned).await {
+        match self.launcher.start(&run, &spec, program.hook).await {
             Ok(mut supervisor) => {
                 if let Some(handle) = supervisor.handle.take() {
                     wait_for(&run, handle, stop_asked.clone()).await;
@@ -177,7 +233,10 @@ impl Runner {
                 }
                 Ok(self.result_of(run, &stop_asked).await)
             }
-            Err(err) => self.not_started(run, &err, stop_asked).await,
+            Err(err) => {
+                self.not_started(run, spec.work.not_started(), &err, stop_asked)
+                    .await
+            }
         }
     }
 
@@ -185,6 +244,7 @@ impl Runner {
     async fn not_started(
         &self,
         run: RunDir,
+        code: &str,
         err: &std::io::Error,
         stop_asked: StopAsked,
     ) -> Result<Outcome, Outcome> {
@@ -194,13 +254,14 @@ impl Runner {
                 wait_for(&run, supervisor, stop_asked.clone()).await;
                 Ok(self.result_of(run, &stop_asked).await)
             }
+            Ok(Found::GoingDown) => Ok(self.going_down(&run).await),
             Ok(found @ (Found::Ended(_) | Found::Lost(_))) => Ok(self.outcome_of(&run, Ok(found)).await),
             Ok(Found::NeverRan) | Err(_) => {
                 launch::clear(&run).await;
                 let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
                 let said = said.map_or_else(String::new, |said| format!(": {said}"));
                 Err(Outcome::refused(
-                    "hook_not_started",
+                    code,
                     format!("its supervisor could not be started: {err}{said}"),
                 ))
             }
@@ -278,13 +339,28 @@ impl Runner {
                 if stopped {
                     return Outcome::of(Ended::CancelledWaiting);
                 }
-                let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
-                let why =
-                    said.unwrap_or_else(|| "its supervisor ended before the hook was started".to_owned());
-                Outcome::refused("hook_not_started", why)
+                let read = spawn_blocking(move || (run.read_spec(), complaint(&run))).await;
+                let (spec, said) = read.map_or_else(|err| (Err(err.into()), None), |read| read);
+                let code = spec.map_or("not_started", |spec| spec.work.not_started());
+                let why = said.unwrap_or_else(|| "its supervisor ended before it was started".to_owned());
+                Outcome::refused(code, why)
             }
+            Ok(Found::GoingDown) => self.going_down(&run).await,
             found => self.outcome_of(&run, found).await,
         }
+    }
+
+    /// A machine that goes down takes this daemon with it, and the next one tells how it went. A cancel comes too late
+    /// for it.
+    pub(crate) async fn going_down(&self, run: &RunDir) -> Outcome {
+        log::info!("The machine was asked to reboot");
+        tokio::time::sleep(DOWN_WITHIN).await;
+        launch::clear(run).await;
+        let why = format!(
+            "the machine was asked to reboot and did not go down within {} s",
+            DOWN_WITHIN.as_secs()
+        );
+        Outcome::of(Ended::Broke { why })
     }
 
     /// The supervisor has ended, or nobody knows of one.
@@ -292,13 +368,24 @@ impl Runner {
         match found {
             Ok(Found::Ended(outcome)) => outcome,
             Ok(Found::Lost(why)) => launch::after_loss(run, why).await,
-            Ok(Found::Running(_) | Found::NeverRan) => Outcome::of(Ended::Lost {
+            Ok(Found::Running(_) | Found::NeverRan | Found::GoingDown) => Outcome::of(Ended::Lost {
                 why: "agent_restarted: the supervisor was lost".to_owned(),
             }),
             Err(err) => Outcome::of(Ended::Lost {
                 why: format!("agent_restarted: the record of the run is unreadable: {err}"),
             }),
         }
+    }
+}
+
+fn outcome_of_failed(request: &ActionRequest, failed: Failed) -> Outcome {
+    match failed {
+        Failed::Unknown => Outcome::refused(
+            "unknown_action",
+            format!("this node has no builtin {}", request.action),
+        ),
+        Failed::Parameters(why) => Outcome::refused("invalid_parameters", why),
+        Failed::Work(why) => Outcome::of(Ended::Broke { why }),
     }
 }
 

@@ -1,4 +1,5 @@
-//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record.
+//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record. A
+//! builtin that works apart is looked after as a hook is: there the program is that of the supervisor itself.
 //!
 //! It is a process of its own so that the daemon can be killed, upgraded or restarted while the hook runs. It decides
 //! nothing about delivery and never talks to control. It is single-threaded: the hook is told to die with its parent
@@ -34,7 +35,7 @@ use crate::{
     hooks, logging,
     outcome::{Ended, Outcome},
     parameters, procfs,
-    run_dir::{Claim, RunDir, Spec},
+    run_dir::{Claim, RunDir, Spec, Work},
 };
 use spool::Spool;
 
@@ -51,10 +52,7 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
     let spec = run.read_spec()?;
-    // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Before the
-    // claim, so that an attempt that was handed the wrong thing has never run.
-    let hook = io::stdin().as_fd().try_clone_to_owned()?;
-    hooks::verify(&hook, spec.digest)?;
+    let hook = handed_over(&spec.work)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -73,11 +71,30 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     let record = run.reserve_record()?;
     let counters = counters(&spec, &group);
     let before = counters.read();
-    let ran = runtime.block_on(run_hook(run, &spec, &hook, group.as_ref().ok(), asked_to_stop));
+    let ran = runtime.block_on(run_work(
+        run,
+        &spec,
+        hook.as_ref(),
+        group.as_ref().ok(),
+        asked_to_stop,
+    ));
     let outcome = ran?.with_counts(counters.read().since(before), &spec.limits);
     run.write_record(record, &outcome)?;
     log_end(&spec, &outcome);
     leave(group)
+}
+
+/// The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Looked at before
+/// the claim is taken, so that an attempt that was handed the wrong thing has never run.
+fn handed_over(work: &Work) -> io::Result<Option<OwnedFd>> {
+    match work {
+        Work::Hook { digest } => {
+            let hook = io::stdin().as_fd().try_clone_to_owned()?;
+            hooks::verify(&hook, *digest)?;
+            Ok(Some(hook))
+        }
+        Work::Builtin { .. } => Ok(None),
+    }
 }
 
 /// Of this process alone: other nodes on the machine may have been sent the same execution.
@@ -112,11 +129,26 @@ fn counters(spec: &Spec, group: &io::Result<Cgroup>) -> Counters {
     Counters::of(group.path())
 }
 
+fn log_start(spec: &Spec, main: Pid) {
+    let (execution, node, action) = (spec.execution_id, spec.node_id, &spec.action);
+    let pid = main.as_raw_nonzero().get();
+    match &spec.work {
+        Work::Hook { digest } => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid,
+            digest:% = digest; "The hook {action} runs")
+        }
+        Work::Builtin { .. } => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid;
+            "The builtin {action} runs")
+        }
+    }
+}
+
 fn log_end(spec: &Spec, outcome: &Outcome) {
     let (execution, node, status) = (spec.execution_id, spec.node_id, outcome.status());
     let error = outcome.callback(None).error.unwrap_or_default();
     log::info!(execution_id:% = execution, action:% = spec.action, node_id:% = node, status:% = status, error;
-        "The hook {} ended: {status}", spec.action);
+        "The {} {} ended: {status}", spec.work.noun(), spec.action);
 }
 
 fn my_claim(spec: &Spec, group: Option<&Cgroup>) -> io::Result<Claim> {
@@ -130,10 +162,10 @@ fn my_claim(spec: &Spec, group: Option<&Cgroup>) -> io::Result<Claim> {
     })
 }
 
-async fn run_hook(
+async fn run_work(
     run: &RunDir,
     spec: &Spec,
-    hook: &OwnedFd,
+    hook: Option<&OwnedFd>,
     group: Option<&Cgroup>,
     asked_to_stop: Signals,
 ) -> io::Result<Outcome> {
@@ -141,15 +173,19 @@ async fn run_hook(
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
-    match spawn(spec, hook, write_end, group) {
+    match spawn(run, spec, hook, write_end, group) {
         Ok(main) => {
-            log::info!(execution_id:% = spec.execution_id, action:% = spec.action, node_id:% = spec.node_id,
-                pid = main.as_raw_nonzero().get(), digest:% = spec.digest; "The hook {} runs", spec.action);
+            log_start(spec, main);
             let limit = Duration::from_millis(spec.limit_ms);
             let grace = Duration::from_millis(spec.stop_grace_ms);
             let (ended, remark) = watch.until_gone(main, group, limit, grace, &mut spool).await;
             let (output, spool_remark) = spool.finish();
-            let remarks: Vec<String> = remark.into_iter().chain(spool_remark).collect();
+            let remarks: Vec<String> = run
+                .read_reason()
+                .into_iter()
+                .chain(remark)
+                .chain(spool_remark)
+                .collect();
             Ok(Outcome {
                 ended,
                 output,
@@ -157,7 +193,7 @@ async fn run_hook(
             })
         }
         Err(err) => Ok(Outcome::of(Ended::Refused {
-            code: "hook_not_started".to_owned(),
+            code: spec.work.not_started().to_owned(),
             why: not_started(&err),
         })),
     }
@@ -174,12 +210,24 @@ fn not_started(err: &io::Error) -> String {
     format!("the system would not run it: {err}{hint}")
 }
 
-/// Starts the hook from the very bytes that were hashed, in a session, process group and control group of its own.
-fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd, group: Option<&Cgroup>) -> io::Result<Pid> {
-    // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
-    let inheritable = hook.try_clone()?;
-    rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
-    let mut command = Command::new(format!("/proc/self/fd/{}", inheritable.as_raw_fd()));
+/// Starts the hook from the very bytes that were hashed, or this program as a builtin, in a session, process group and
+/// control group of its own.
+fn spawn(
+    run: &RunDir,
+    spec: &Spec,
+    hook: Option<&OwnedFd>,
+    output: OwnedFd,
+    group: Option<&Cgroup>,
+) -> io::Result<Pid> {
+    let inheritable = hook.map(inheritable).transpose()?;
+    let mut command = match &inheritable {
+        Some(hook) => Command::new(format!("/proc/self/fd/{}", hook.as_raw_fd())),
+        None => {
+            let mut itself = Command::new("/proc/self/exe");
+            itself.arg("builtin").arg(spec.action.as_str()).arg(run.path());
+            itself
+        }
+    };
     command
         .env_clear()
         .envs(environment(spec))
@@ -217,6 +265,13 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd, group: Option<&Cgroup>) -
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
 }
 
+/// Without close-on-exec: the interpreter of a script opens it by its number after the exec.
+fn inheritable(hook: &OwnedFd) -> io::Result<OwnedFd> {
+    let inheritable = hook.try_clone()?;
+    rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
+    Ok(inheritable)
+}
+
 /// The supervisor may be one that the kernel spares when memory is short, so that somebody is left to tell. Its hook
 /// is not to be spared. Anybody may raise this number.
 fn be_as_killable_as_others() {
@@ -227,8 +282,11 @@ fn be_as_killable_as_others() {
 }
 
 fn environment(spec: &Spec) -> BTreeMap<String, String> {
-    // The daemon has checked the parameters; what it would have refused never gets here.
-    let mut variables = parameters::variables(&spec.parameters).unwrap_or_default();
+    let mut variables = match &spec.work {
+        // The daemon has checked the parameters; what it would have refused never gets here.
+        Work::Hook { .. } => parameters::variables(&spec.parameters).unwrap_or_default(),
+        Work::Builtin { environment, .. } => environment.clone(),
+    };
     variables.extend(
         [
             ("PATH", PATH.to_owned()),

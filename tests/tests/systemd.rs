@@ -35,7 +35,8 @@ const HOOKS: [(&str, &str); 6] = [
     ("reboots", "#!/bin/sh\necho begin\nsystemctl reboot\nsleep 600\n"),
 ];
 
-const NO_UNIT_LEFT: &str = "[ -z \"$(systemctl list-units --all --plain --no-legend 'muster-hook-*')\" ]";
+const NO_UNIT_LEFT: &str =
+    "[ -z \"$(systemctl list-units --all --plain --no-legend 'muster-hook-*' 'muster-builtin-*')\" ]";
 
 fn unit(id: &str) -> String {
     format!("muster-hook-{id}.service")
@@ -258,6 +259,128 @@ async fn what_is_wedged_is_started_anew(host: &TestHost) {
     }
 }
 
+const FILES: &str = "
+cat >/etc/systemd/system/story.service <<'END'
+[Service]
+ExecStart=/bin/sh -c 'echo story begins; exec sleep infinity'
+END
+systemctl daemon-reload
+echo open >/tmp/story && echo closed >/home/story && chown daemon /home/story && chmod 600 /home/story
+printf 'readable_paths = [\"/home\"]\n' >/etc/muster/agent.toml
+systemctl restart musterd
+";
+
+#[tokio::test]
+async fn builtins_see_and_change_the_machine_as_it_is() {
+    let Some(host) = TestHost::with_node("builtins", &HOOKS).await else {
+        return;
+    };
+    host.sh(FILES).await;
+    services_are_those_of_systemd(&host).await;
+    the_journal_is_that_of_the_machine(&host).await;
+    packages_are_those_of_dpkg(&host).await;
+    what_the_sandbox_hides_is_seen(&host).await;
+    a_restart_of_the_daemon_is_no_end_of_the_restart(&host).await;
+    host.comes_true(NO_UNIT_LEFT).await;
+}
+
+/// Runs a builtin that has to succeed, and gives its document.
+async fn answer(host: &TestHost, builtin: &str, parameters: &str) -> Value {
+    let id = host
+        .sh(&format!(
+            "muster run {builtin} -l role=story --timeout 2m {parameters}"
+        ))
+        .await;
+    let target = host.ended(&id).await;
+    assert_eq!(
+        (target.status, target.exit_code),
+        (Status::Succeeded, Some(0)),
+        "{builtin} {target:#?}"
+    );
+    serde_json::from_str(&host.output(&id).await).expect("a document")
+}
+
+async fn services_are_those_of_systemd(host: &TestHost) {
+    let state = answer(host, "services.start", "-p unit=story").await;
+    assert_eq!(state["job_result"], "done", "{state}");
+    let before = main_pid(host, "story").await;
+    let state = answer(host, "services.restart", "-p unit=story").await;
+    let after = main_pid(host, "story").await;
+    assert_ne!(after, before);
+    assert_eq!(state["main_pid"].to_string(), after, "{state}");
+    let list = answer(host, "services.list", "-p state=active").await;
+    let services = list["services"].as_array().expect("a list");
+    for unit in ["story.service", "dbus.service", "musterd.service"] {
+        assert!(services.iter().any(|service| service["unit"] == unit), "{list}");
+    }
+    // Those that do more than look are in units of their own themselves.
+    assert!(
+        services.iter().any(|service| service["unit"]
+            .as_str()
+            .is_some_and(|unit| unit.starts_with("muster-builtin-"))),
+        "{list}"
+    );
+}
+
+async fn the_journal_is_that_of_the_machine(host: &TestHost) {
+    let read = answer(host, "journal.read", "-p unit=story -p grep=begins -p boot=true").await;
+    let entries = read["entries"].as_array().expect("a list");
+    assert_eq!(entries.len(), 2, "{read}");
+    for entry in entries {
+        assert_eq!(
+            (&entry["message"], &entry["unit"]),
+            (&json!("story begins"), &json!("story.service"))
+        );
+    }
+}
+
+async fn packages_are_those_of_dpkg(host: &TestHost) {
+    let list = answer(host, "packages.list", "").await;
+    let count = host.sh("dpkg-query -W | wc -l").await;
+    assert_eq!(
+        (&list["manager"], list["total"].to_string()),
+        (&json!("apt"), count)
+    );
+    let version = host.sh("dpkg-query -W -f '${Version}' systemd").await;
+    let packages = list["packages"].as_array().expect("a list");
+    assert!(
+        packages
+            .iter()
+            .any(|package| package["name"] == "systemd" && package["version"] == version),
+        "{list}"
+    );
+}
+
+/// The daemon has a `/tmp` of its own, and may not read what belongs to others.
+async fn what_the_sandbox_hides_is_seen(host: &TestHost) {
+    for (path, content) in [("/tmp/story", "open\n"), ("/home/story", "closed\n")] {
+        let file = answer(host, "file.read", &format!("-p path={path}")).await;
+        assert_eq!(file["content"], content, "{file}");
+    }
+    let list = answer(host, "processes.list", "-p limit=1000").await;
+    let story = main_pid(host, "story").await;
+    let processes = list["processes"].as_array().expect("a list");
+    for pid in ["1", &story] {
+        assert!(
+            processes.iter().any(|process| process["pid"].to_string() == pid),
+            "{pid} {list}"
+        );
+    }
+    assert!(
+        processes
+            .iter()
+            .any(|process| process["pid"].to_string() == story && process["command"] == "sleep infinity"),
+        "{list}"
+    );
+}
+
+async fn a_restart_of_the_daemon_is_no_end_of_the_restart(host: &TestHost) {
+    let before = main_pid(host, "musterd").await;
+    let state = answer(host, "services.restart", "-p unit=musterd").await;
+    assert_eq!(state["job_result"], "done", "{state}");
+    assert_ne!(main_pid(host, "musterd").await, before);
+}
+
 /// The kernel is that of the machine outside and knows nothing of these boots.
 const BOOT_IDS: &str = "
 cat >/etc/systemd/system/story-boot.service <<'END'
@@ -291,11 +414,32 @@ async fn a_hook_that_a_boot_cut_off_is_told_as_that() {
     assert_eq!(target.status, Status::Failed, "{target:#?}");
     assert_eq!(
         target.error.as_deref(),
-        Some("node rebooted: the hook was cut off")
+        Some("node rebooted: the action was cut off")
     );
     assert_eq!(host.sh("cat /root/runs").await, "run", "it ran once");
 
-    // The same in good order, as an admin's hook or an upgrade does it.
+    // The machine itself is told to, and has done so when it is back.
+    let id = host.dispatch("reboot", "5m").await;
+    until("the machine goes down", async || {
+        (host.try_sh("true").await.code != 0).then_some(())
+    })
+    .await;
+    host.power_cut().await;
+    let target = host.ended(&id).await;
+    assert_eq!(
+        (target.status, target.exit_code),
+        (Status::Succeeded, Some(0)),
+        "{target:#?}"
+    );
+    let answer: Value = serde_json::from_str(&host.output(&id).await).expect("a document");
+    assert_eq!(
+        (&answer["rebooted"], &answer["boot_id"]),
+        (&json!(true), &json!(host.sh("cat /run/story-boot-id").await)),
+        "{answer}"
+    );
+    assert_ne!(answer["boot_id_before"], answer["boot_id"]);
+
+    // A hook that reboots is cut off, though, as an admin's hook or an upgrade does it.
     let id = host.dispatch("reboots", "5m").await;
     until("the machine goes down", async || {
         (host.try_sh("true").await.code != 0).then_some(())
@@ -306,7 +450,7 @@ async fn a_hook_that_a_boot_cut_off_is_told_as_that() {
     assert_eq!(target.status, Status::Failed, "{target:#?}");
     let error = target.error.clone().unwrap_or_default();
     assert!(
-        error.starts_with("node rebooted: the hook was cut off"),
+        error.starts_with("node rebooted: the action was cut off"),
         "{target:#?}"
     );
     assert_eq!(host.output(&id).await, "begin");

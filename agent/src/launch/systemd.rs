@@ -18,7 +18,7 @@ use zbus::{Connection, Fd, ObjectPath, OwnedObjectPath, Variant, proxy};
 use crate::{
     limits::Limits,
     outcome::{Ended, Outcome},
-    run_dir::Spec,
+    run_dir::{Spec, Work},
 };
 
 /// How long systemd may take to start a unit, and to answer at all.
@@ -107,9 +107,12 @@ pub(super) struct NewUnit<'a> {
 /// The unit under which the daemon is installed. There is one of it on a machine.
 const INSTALLED: &str = "musterd.service";
 
+/// With what the names of all its units begin.
+const PREFIXES: [&str; 2] = ["muster-hook-", "muster-builtin-"];
+
 /// Further daemons on one machine may be sent the same execution, so their units are named after their nodes too.
-pub(super) fn unit_name(own_unit: Option<&str>, execution: ExecutionId, node: NodeId) -> String {
-    format!("muster-hook-{execution}{}", ending(own_unit, node))
+pub(super) fn unit_name(work: &Work, own_unit: Option<&str>, execution: ExecutionId, node: NodeId) -> String {
+    format!("muster-{}-{execution}{}", work.noun(), ending(own_unit, node))
 }
 
 fn ending(own_unit: Option<&str>, node: NodeId) -> String {
@@ -122,8 +125,9 @@ fn ending(own_unit: Option<&str>, node: NodeId) -> String {
 
 /// Whether a unit is one that this daemon has named.
 fn is_own(name: &str, own_unit: Option<&str>, node: NodeId) -> bool {
-    let execution = name
-        .strip_prefix("muster-hook-")
+    let execution = PREFIXES
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
         .and_then(|rest| rest.strip_suffix(&ending(own_unit, node)));
     execution.is_some_and(|execution| execution.parse::<ExecutionId>().is_ok())
 }
@@ -134,10 +138,10 @@ fn is_own(name: &str, own_unit: Option<&str>, node: NodeId) -> bool {
 /// standard input.
 pub(super) async fn start(
     new: NewUnit<'_>,
-    sealed: OwnedFd,
+    sealed: Option<OwnedFd>,
     complaint: OwnedFd,
 ) -> io::Result<Option<OwnedFd>> {
-    let started = timeout(START_MAX, start_unit(new, &sealed, &complaint)).await;
+    let started = timeout(START_MAX, start_unit(new, sealed.as_ref(), &complaint)).await;
     match started {
         Ok(Ok(handle)) => Ok(handle),
         Ok(Err(err)) => Err(io::Error::other(format!("systemd: {err}"))),
@@ -150,7 +154,7 @@ pub(super) async fn start(
 
 async fn start_unit(
     new: NewUnit<'_>,
-    sealed: &OwnedFd,
+    sealed: Option<&OwnedFd>,
     complaint: &OwnedFd,
 ) -> zbus::Result<Option<OwnedFd>> {
     let bus = Connection::system().await?;
@@ -212,7 +216,7 @@ async fn service_at(bus: &Connection, path: OwnedObjectPath) -> zbus::Result<Ser
 
 fn properties<'a>(
     new: NewUnit<'a>,
-    sealed: &'a OwnedFd,
+    sealed: Option<&'a OwnedFd>,
     complaint: &'a OwnedFd,
 ) -> zbus::Result<Vec<(&'static str, Variant<'a>)>> {
     let NewUnit {
@@ -232,11 +236,17 @@ fn properties<'a>(
     let grace = Duration::from_millis(spec.stop_grace_ms) + OVERDUE;
     let longest = Duration::from_millis(spec.limit_ms) + grace;
     let mut properties = vec![
-        ("Description", format!("Muster hook {}", spec.action).into()),
+        (
+            "Description",
+            format!("Muster {} {}", spec.work.noun(), spec.action).into(),
+        ),
         ("Type", "exec".into()),
         ("ExecStart", vec![(program, arguments, false)].into()),
         ("WorkingDirectory", "/".into()),
-        ("StandardInputFileDescriptor", Fd::from(sealed.as_fd()).into()),
+        match sealed {
+            Some(sealed) => ("StandardInputFileDescriptor", Fd::from(sealed.as_fd()).into()),
+            None => ("StandardInput", "null".into()),
+        },
         ("StandardOutput", "null".into()),
         ("StandardErrorFileDescriptor", Fd::from(complaint.as_fd()).into()),
         // A stop of the unit is for the supervisor to carry out and to record; whoever is left after it is killed.
@@ -373,7 +383,13 @@ pub(super) async fn sweep(own_unit: Option<&str>, node: NodeId) {
         let bus = Connection::system().await?;
         let manager = ManagerProxy::new(&bus).await?;
         let failed = manager
-            .list_units_by_patterns(&["failed"], &["muster-hook-*.service"])
+            .list_units_by_patterns(
+                &["failed"],
+                &PREFIXES
+                    .map(|prefix| format!("{prefix}*.service"))
+                    .each_ref()
+                    .map(String::as_str),
+            )
             .await?;
         let mut count: usize = 0;
         for (name, ..) in failed.iter().filter(|(name, ..)| is_own(name, own_unit, node)) {
@@ -414,11 +430,19 @@ mod tests {
         let at = muster_shared::time::Timestamp::from_millis(0);
         let execution = ExecutionId::mint(at, [1; 10]);
         let (node, other) = (NodeId::mint(at, [2; 10]), NodeId::mint(at, [3; 10]));
-        let installed = unit_name(Some(INSTALLED), execution, node);
+        let builtin = Work::Builtin {
+            environment: std::collections::BTreeMap::new(),
+            readable_paths: Vec::new(),
+        };
+        let hook = Work::Hook {
+            digest: muster_shared::ids::Digest::of(b""),
+        };
+        let installed = unit_name(&hook, Some(INSTALLED), execution, node);
         assert_eq!(installed, format!("muster-hook-{execution}.service"));
         assert!(is_own(&installed, Some(INSTALLED), node));
         assert!(!is_own(&installed, None, node));
-        let by_hand = unit_name(None, execution, node);
+        let by_hand = unit_name(&builtin, None, execution, node);
+        assert_eq!(by_hand, format!("muster-builtin-{execution}-{node}.service"));
         assert!(is_own(&by_hand, None, node));
         assert!(!is_own(&by_hand, None, other) && !is_own(&by_hand, Some(INSTALLED), node));
     }

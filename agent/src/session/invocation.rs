@@ -8,7 +8,10 @@ use muster_shared::{
 };
 
 use super::Recorded;
-use crate::outcome::{Ended, Outcome};
+use crate::{
+    builtins,
+    outcome::{Ended, Outcome},
+};
 
 /// How far an invocation is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,8 +90,8 @@ impl Invocation {
 
     pub(super) fn lane(&self) -> Lane {
         match self.request.kind {
-            ActionKind::Builtin => Lane::ReadOnly,
-            ActionKind::Hook => Lane::Serial,
+            ActionKind::Builtin if !builtins::changes(self.request.action.as_str()) => Lane::ReadOnly,
+            ActionKind::Builtin | ActionKind::Hook => Lane::Serial,
         }
     }
 

@@ -46,7 +46,9 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
         stop_grace_ms: 500,
         output_bytes_max: 8 << 20,
         boot_id: "boot".into(),
-        digest: muster_shared::ids::Digest::of(script.as_bytes()),
+        work: Work::Hook {
+            digest: muster_shared::ids::Digest::of(script.as_bytes()),
+        },
         unit: None,
         limits: crate::limits::Limits::default(),
     };
@@ -282,7 +284,9 @@ fn other_bytes_than_those_that_were_hashed_are_not_run() {
     let script = "#!/bin/sh\necho ran >\"$MUSTER_PARAM_DIR/ran\"\n";
     let mut run = start(script, |spec| {
         with_dir(&dir)(spec);
-        spec.digest = muster_shared::ids::Digest::of(b"other");
+        spec.work = Work::Hook {
+            digest: muster_shared::ids::Digest::of(b"other"),
+        };
     });
     assert!(!run.supervisor.wait().unwrap().success());
     assert!(matches!(run.run_dir().examine("boot").unwrap(), Found::NeverRan));
