@@ -340,7 +340,7 @@ impl Runner {
                     return Outcome::of(Ended::CancelledWaiting);
                 }
                 let read = spawn_blocking(move || (run.read_spec(), complaint(&run))).await;
-                let (spec, said) = read.map_or_else(|err| (Err(err.into()), None), |read| read);
+                let (spec, said) = read.unwrap_or_else(|err| (Err(err.into()), None));
                 let code = spec.map_or("not_started", |spec| spec.work.not_started());
                 let why = said.unwrap_or_else(|| "its supervisor ended before it was started".to_owned());
                 Outcome::refused(code, why)

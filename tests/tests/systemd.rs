@@ -358,18 +358,18 @@ async fn what_the_sandbox_hides_is_seen(host: &TestHost) {
         assert_eq!(file["content"], content, "{file}");
     }
     let list = answer(host, "processes.list", "-p limit=1000").await;
-    let story = main_pid(host, "story").await;
+    let story: u32 = main_pid(host, "story").await.parse().expect("a pid");
     let processes = list["processes"].as_array().expect("a list");
-    for pid in ["1", &story] {
+    for pid in [1, story] {
         assert!(
-            processes.iter().any(|process| process["pid"].to_string() == pid),
+            processes.iter().any(|process| process["pid"] == pid),
             "{pid} {list}"
         );
     }
     assert!(
         processes
             .iter()
-            .any(|process| process["pid"].to_string() == story && process["command"] == "sleep infinity"),
+            .any(|process| process["pid"] == story && process["command"] == "sleep infinity"),
         "{list}"
     );
 }
