@@ -22,6 +22,9 @@ pub(crate) enum Command {
     /// Look after one hook (started by the daemon, not by people)
     #[command(hide = true)]
     Supervise(SuperviseArgs),
+    /// Do one of the actions that are compiled in (started by a supervisor, not by people)
+    #[command(hide = true)]
+    Builtin(BuiltinArgs),
 }
 
 #[derive(clap::Args)]
@@ -64,5 +67,11 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct SuperviseArgs {
+    pub(crate) run_dir: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct BuiltinArgs {
+    pub(crate) name: String,
     pub(crate) run_dir: PathBuf,
 }

@@ -14,6 +14,7 @@ use crate::{
     enroll::machine::FACTS_MAX,
     exit::Exit,
     hooks::SizesMax,
+    limits::{Limits as HookLimits, MEMORY_BYTES_MIN, PIDS_MIN},
     policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
 };
 
@@ -29,6 +30,8 @@ struct RawConfig {
     state_dir: Option<PathBuf>,
     hooks_dir: Option<PathBuf>,
     output_ca_file: Option<PathBuf>,
+    #[serde(default)]
+    readable_paths: Vec<PathBuf>,
     running_max: Option<u64>,
     queue_max: Option<u64>,
     output_bytes_max: Option<u64>,
@@ -45,6 +48,8 @@ struct RawConfig {
     output_spool_bytes_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
+    #[serde(default)]
+    hooks: RawHooks,
     #[serde(default)]
     policy: RawPolicy,
 }
@@ -80,9 +85,37 @@ impl RawConfig {
             output_keep_days: later.output_keep_days.or(self.output_keep_days),
             output_spool_bytes_max: later.output_spool_bytes_max.or(self.output_spool_bytes_max),
             labels: self.labels.into_iter().chain(later.labels).collect(),
+            readable_paths: [self.readable_paths, later.readable_paths].concat(),
+            hooks: RawHooks {
+                launcher: later.hooks.launcher.or(self.hooks.launcher),
+                memory_max_bytes: later.hooks.memory_max_bytes.or(self.hooks.memory_max_bytes),
+                pids_max: later.hooks.pids_max.or(self.hooks.pids_max),
+                cpu_percent: later.hooks.cpu_percent.or(self.hooks.cpu_percent),
+            },
             policy: RawPolicy::default(),
         }
     }
+}
+
+/// The table `[hooks]`.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHooks {
+    launcher: Option<LauncherChoice>,
+    memory_max_bytes: Option<u64>,
+    pids_max: Option<u64>,
+    cpu_percent: Option<u64>,
+}
+
+/// Who starts the supervisors of hooks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LauncherChoice {
+    /// systemd where it runs this machine and the daemon is root, else the daemon itself.
+    #[default]
+    Auto,
+    Systemd,
+    Session,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +124,11 @@ pub(crate) struct Config {
     pub(crate) hooks_dir: PathBuf,
     /// Whom to trust for an output store that is not the control service.
     pub(crate) output_ca_file: Option<PathBuf>,
+    /// Files, and directories with all in them, that may be read although not every user of the machine may.
+    pub(crate) readable_paths: Vec<PathBuf>,
+    pub(crate) launcher: LauncherChoice,
+    /// Of one hook, where nothing else is said.
+    pub(crate) hook_limits: HookLimits,
     /// What the admin calls this node. Control keeps them under `node/`, where no operator's label is.
     pub(crate) labels: Labels,
     pub(crate) limits: Limits,
@@ -132,6 +170,8 @@ enum ConfigError {
     Unreadable { path: PathBuf, err: io::Error },
     #[error("the configuration file {path} is malformed: {text}")]
     Malformed { path: PathBuf, text: String },
+    #[error("readable_paths in {path} holds {value}, which is not absolute")]
+    Relative { path: PathBuf, value: PathBuf },
     #[error("{field} = {value} in {path} is out of bounds: {min} to {max}")]
     OutOfBounds {
         path: PathBuf,
@@ -184,6 +224,7 @@ impl Config {
             ("state_dir", old.state_dir != new.state_dir),
             ("hooks_dir", old.hooks_dir != new.hooks_dir),
             ("output_ca_file", old.output_ca_file != new.output_ca_file),
+            ("hooks.launcher", old.launcher != new.launcher),
             ("heartbeat_seconds", old.limits.heartbeat != limits.heartbeat),
             ("idle_seconds", old.limits.idle != limits.idle),
             (
@@ -208,6 +249,9 @@ impl Config {
                     backoff_max: old.limits.backoff_max,
                     ..new.limits
                 },
+                readable_paths: new.readable_paths,
+                launcher: old.launcher,
+                hook_limits: new.hook_limits,
                 policy: new.policy,
                 args: new.args,
             },
@@ -226,6 +270,8 @@ impl Config {
         for (file, path) in files {
             limits(&file, &path)?;
             check_labels(&file.labels, &path)?;
+            check_readable_paths(&file.readable_paths, &path)?;
+            hook_limits(&file.hooks, &path)?;
             policy = policy.then(policy_of(&file.policy, &path)?);
             raw = raw.then(file);
         }
@@ -241,6 +287,9 @@ impl Config {
             hooks_dir: either(args.hooks_dir.as_ref(), raw.hooks_dir, HOOKS_DIR_DEFAULT),
             output_ca_file: raw.output_ca_file,
             labels: raw.labels,
+            hook_limits: hook_limits(&raw.hooks, &main)?,
+            readable_paths: raw.readable_paths,
+            launcher: raw.hooks.launcher.unwrap_or_default(),
             policy,
             args,
         })
@@ -298,6 +347,31 @@ fn limits(raw: &RawConfig, path: &Path) -> Result<Limits, ConfigError> {
             1 << 40,
         )?,
     })
+}
+
+fn hook_limits(raw: &RawHooks, path: &Path) -> Result<HookLimits, ConfigError> {
+    let given = |field, value: Option<u64>, bounds| {
+        value.map(|value| bounded(path, field, value, bounds)).transpose()
+    };
+    Ok(HookLimits {
+        memory_max_bytes: given(
+            "hooks.memory_max_bytes",
+            raw.memory_max_bytes,
+            (MEMORY_BYTES_MIN, 1 << 50),
+        )?,
+        pids_max: given("hooks.pids_max", raw.pids_max.or(Some(4096)), (PIDS_MIN, 1 << 22))?,
+        cpu_percent: given("hooks.cpu_percent", raw.cpu_percent, (1, 100_000))?,
+    })
+}
+
+fn check_readable_paths(paths: &[PathBuf], path: &Path) -> Result<(), ConfigError> {
+    match paths.iter().find(|path| !path.is_absolute()) {
+        None => Ok(()),
+        Some(relative) => Err(ConfigError::Relative {
+            path: path.to_owned(),
+            value: relative.clone(),
+        }),
+    }
 }
 
 fn bounded(path: &Path, field: &'static str, value: u64, (min, max): (u64, u64)) -> Result<u64, ConfigError> {
@@ -499,6 +573,37 @@ mod tests {
             let text = config.reload().unwrap_err();
             assert!(text.contains("30-c.toml") && text.contains(word), "{text}");
         }
+    }
+
+    #[test]
+    fn hooks_have_limits_of_their_own() {
+        let config = load("[hooks]\nlauncher = \"session\"\nmemory_max_bytes = 33554432\n").unwrap();
+        assert_eq!(config.launcher, LauncherChoice::Session);
+        let expected = HookLimits {
+            memory_max_bytes: Some(32 << 20),
+            pids_max: Some(4096),
+            cpu_percent: None,
+        };
+        assert_eq!(config.hook_limits, expected);
+        let text = load("[hooks]\nmemory_max_bytes = 1").unwrap_err().to_string();
+        assert!(
+            text.contains("hooks.memory_max_bytes = 1") && text.contains("16777216"),
+            "{text}"
+        );
+        assert!(
+            load("[hooks]\nlauncher = \"docker\"")
+                .unwrap_err()
+                .to_string()
+                .contains("docker")
+        );
+    }
+
+    #[test]
+    fn what_is_opened_to_be_read_is_named_whole() {
+        let config = load("readable_paths = [\"/var/log\"]").unwrap();
+        assert_eq!(config.readable_paths[..], [PathBuf::from("/var/log")]);
+        let text = load("readable_paths = [\"log\"]").unwrap_err().to_string();
+        assert!(text.contains("readable_paths") && text.contains("log"), "{text}");
     }
 
     #[test]

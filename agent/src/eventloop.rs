@@ -29,10 +29,12 @@ use crate::{
     hooks,
     identity::Identity,
     journal::Journal,
+    launch::Launcher,
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
     runner::{BUILTINS_MAX, Runner, StopAsked},
+    service::{self, Service},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
 };
@@ -46,6 +48,10 @@ const SLEEP_MAX: Duration = Duration::from_secs(30);
 /// Everything that the loop hears of.
 pub(crate) enum Event {
     Connected,
+    /// The stream is down, or never came up.
+    Disconnected {
+        why: String,
+    },
     Requested(Box<Verified<ActionRequest>>),
     CancelAsked(Verified<ActionCancel>),
     Approved(Verified<BaselineUpdated>),
@@ -84,6 +90,8 @@ struct Daemon {
     backlog: Decision,
     retry_at: Option<Instant>,
     prune_at: Instant,
+    service: Service,
+    server: String,
 }
 
 pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) -> Result<(), Exit> {
@@ -102,7 +110,11 @@ pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) ->
         _ = interrupt.recv() => Ok(()),
     }?;
     // Nothing is lost by stopping here: what is owed is in the journal, and supervisors outlive their daemon.
-    log::info!(running = daemon.session.running(); "Stopping");
+    let running = daemon.session.running();
+    log::info!(running; "Stopping");
+    service::stopping(&format!(
+        "Stopping; {running} action(s) run on and are taken up again"
+    ));
     Ok(())
 }
 
@@ -123,6 +135,7 @@ impl Daemon {
         let (reload, reloads) = mpsc::channel(4);
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
+        let launcher = Launcher::choose(config.launcher)?;
         let binary = spawn_blocking(Binary::of_this_process)
             .await
             .map_err(|err| broken(err.into()))?
@@ -135,6 +148,7 @@ impl Daemon {
         let (measured, clock_measured) = oneshot::channel();
         log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
             version = env!("CARGO_PKG_VERSION"), limits:? = config.limits; "musterd is up");
+        launcher.announce();
 
         let heart = Heart {
             control: control.clone(),
@@ -182,6 +196,7 @@ impl Daemon {
             pokes: pokes.clone(),
             builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
             reload,
+            launcher,
         };
         Ok(Self {
             session: Session::new(
@@ -204,11 +219,14 @@ impl Daemon {
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
+            service: Service::new(),
+            server: identity.server,
         })
     }
 
     async fn work_on(&mut self, mut heard: mpsc::Receiver<Event>) -> Result<(), Exit> {
         loop {
+            self.service.went_round();
             let wake_at = self.wake_at();
             tokio::select! {
                 event = heard.recv() => match event {
@@ -258,7 +276,7 @@ impl Daemon {
             .next_wake()
             .map(|at| Instant::now() + self.clock.now().until(at));
         let latest = (Instant::now() + SLEEP_MAX).min(self.prune_at);
-        [queue, self.retry_at]
+        [queue, self.retry_at, self.service.next_round()]
             .into_iter()
             .flatten()
             .fold(latest, Instant::min)
@@ -281,10 +299,16 @@ impl Daemon {
     async fn hear(&mut self, event: Event) {
         let input = match event {
             Event::Connected => {
+                self.service.ready(&format!("Connected to {}", self.server));
                 self.reporter.nudge();
                 // When the channel is full, somebody else's poke is on its way.
                 let _ = self.pokes.try_send(Poke::Declare);
                 return;
+            }
+            Event::Disconnected { why } => {
+                return self
+                    .service
+                    .ready(&format!("Not connected to {}: {why}", self.server));
             }
             Event::Approved(approval) => return self.approve(approval.into_inner()).await,
             Event::CancelAsked(cancel) => match self.look_up_cancel(cancel.execution_id).await {

@@ -251,20 +251,53 @@ fn copy_and_seal(mut source: impl io::Read) -> io::Result<(OwnedFd, Digest, u64)
     let mut memory = File::from(sealable_memory()?);
     let length = io::copy(&mut source, &mut memory)?;
     memory.flush()?;
-    rustix::fs::fcntl_add_seals(
-        &memory,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
-    io::Seek::rewind(&mut memory)?;
+    rustix::fs::fcntl_add_seals(&memory, sealed_flags())?;
+    let sealed = OwnedFd::from(memory);
+    let digest = digest_of(&sealed)?;
+    Ok((sealed, digest, length))
+}
+
+const fn sealed_flags() -> SealFlags {
+    SealFlags::WRITE
+        .union(SealFlags::GROW)
+        .union(SealFlags::SHRINK)
+        .union(SealFlags::SEAL)
+}
+
+/// Read by position, so that neither this nor anybody who shares the descriptor moves it for the others.
+fn digest_of(memory: &OwnedFd) -> io::Result<Digest> {
     let mut digester = Digester::default();
     let mut buffer = vec![0; 64 * 1024];
+    let mut at = 0;
     loop {
-        match memory.read(&mut buffer)? {
-            0 => break,
-            count => digester.update(&buffer[..count]),
+        match rustix::io::pread(memory, &mut buffer, at)? {
+            0 => return Ok(digester.finish()),
+            count => {
+                digester.update(&buffer[..count]);
+                at += count as u64;
+            }
         }
     }
-    Ok((memory.into(), digester.finish(), length))
+}
+
+/// Whether a descriptor that came from elsewhere is sealed memory with the bytes of that digest.
+///
+/// The seals are looked at first: from then on nobody can change what is hashed here, and it is this very memory that
+/// is executed. So it does not matter through whose hands the descriptor went.
+pub(crate) fn verify(memory: &OwnedFd, digest: Digest) -> io::Result<()> {
+    let seals = rustix::fs::fcntl_get_seals(memory)
+        .map_err(|_| io::Error::other("the hook that was handed over is no sealed memory"))?;
+    if !seals.contains(sealed_flags()) {
+        return Err(io::Error::other("the hook that was handed over is not sealed"));
+    }
+    let found = digest_of(memory)?;
+    if found == digest {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!(
+            "the hook that was handed over is {found}, and not {digest}"
+        )))
+    }
 }
 
 fn sealable_memory() -> rustix::io::Result<OwnedFd> {
@@ -416,6 +449,23 @@ mod tests {
         (&memory).read_to_string(&mut text).unwrap();
         assert_eq!(text, "#!/bin/sh\necho first\n");
         assert_eq!(pinned.digests.file, Digest::of(text.as_bytes()));
+    }
+
+    #[test]
+    fn only_sealed_memory_with_the_right_bytes_is_accepted() {
+        let memory = sealed(b"#!/bin/sh\n").unwrap();
+        assert!(verify(&memory, Digest::of(b"#!/bin/sh\n")).is_ok());
+        let text = verify(&memory, Digest::of(b"other")).unwrap_err().to_string();
+        assert!(text.contains("and not sha256:"), "{text}");
+        let open = sealable_memory().unwrap();
+        assert!(
+            verify(&open, Digest::of(b""))
+                .unwrap_err()
+                .to_string()
+                .contains("not sealed")
+        );
+        let file = tempfile::tempfile().unwrap();
+        assert!(verify(&file.into(), Digest::of(b"")).is_err());
     }
 
     #[test]

@@ -69,6 +69,15 @@ pub(crate) fn nsk_path(state_dir: &Path) -> PathBuf {
     state_dir.join("nsk")
 }
 
+/// systemd hands secrets over in a folder of memory that nobody else can see. What it was given to hand over counts;
+/// else it is the file that enrolment wrote.
+fn nsk_to_read(state_dir: &Path, credentials: Option<PathBuf>) -> PathBuf {
+    let handed_over = credentials
+        .map(|dir| dir.join("nsk"))
+        .filter(|path| path.exists());
+    handed_over.unwrap_or_else(|| nsk_path(state_dir))
+}
+
 pub(crate) fn ca_path(state_dir: &Path) -> PathBuf {
     state_dir.join("ca.pem")
 }
@@ -90,7 +99,8 @@ impl Identity {
             .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
         let keys = key_ring(&file.signing_keys)
             .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
-        let nsk_path = nsk_path(state_dir);
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        let nsk_path = nsk_to_read(state_dir, credentials);
         let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
         let ca_path = ca_path(state_dir);
         let ca_pem = fs::read(&ca_path).map_err(|err| unreadable(&ca_path, &err))?;
@@ -161,5 +171,20 @@ impl StateLock {
                 Err(err) => return Err(failed(err.into())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_systemd_hands_over_counts() {
+        let (state, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let read = |dir: &tempfile::TempDir| nsk_to_read(state.path(), Some(dir.path().to_owned()));
+        assert_eq!(nsk_to_read(state.path(), None), state.path().join("nsk"));
+        assert_eq!(read(&credentials), state.path().join("nsk"));
+        fs::write(credentials.path().join("nsk"), "key").unwrap();
+        assert_eq!(read(&credentials), credentials.path().join("nsk"));
     }
 }

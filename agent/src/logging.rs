@@ -13,7 +13,7 @@ pub(crate) fn install() {
         .ok()
         .and_then(|raw| raw.parse().ok())
         .unwrap_or(LevelFilter::Info);
-    let journal = systemd_journal_logger::connected_to_journal()
+    let journal = (systemd_journal_logger::connected_to_journal() || in_unit_of_hook())
         .then(|| systemd_journal_logger::JournalLog::new().ok())
         .flatten();
     let sink = journal.map_or(Sink::Stderr, Sink::Journal);
@@ -21,6 +21,13 @@ pub(crate) fn install() {
     if log::set_boxed_logger(Box::new(Logger { sink, level })).is_ok() {
         log::set_max_level(level);
     }
+}
+
+/// A supervisor in a unit of its own has its standard error in a file, for its node to read, and logs to the journal all
+/// the same. systemd sets the variable for the processes of units, and nobody hands it on to a supervisor.
+fn in_unit_of_hook() -> bool {
+    let supervises = std::env::args_os().nth(1).is_some_and(|verb| verb == "supervise");
+    supervises && std::env::var_os("INVOCATION_ID").is_some()
 }
 
 enum Sink {

@@ -1,10 +1,11 @@
 //! `musterd`, the daemon on every node.
 //!
-//! This file is the table of contents: arguments, then one of three commands, then an exit code.
+//! This file is the table of contents: arguments, then one of the commands, then an exit code.
 
 mod args;
 mod backoff;
 mod builtins;
+mod cgroup;
 mod clock;
 mod config;
 mod control;
@@ -17,6 +18,8 @@ mod heartbeat;
 mod hooks;
 mod identity;
 mod journal;
+mod launch;
+mod limits;
 mod logging;
 mod outcome;
 mod parameters;
@@ -27,6 +30,7 @@ mod report;
 mod run_as;
 mod run_dir;
 mod runner;
+mod service;
 mod session;
 mod stream;
 mod supervise;
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Command::Enroll(args) => enroll(&args),
         Command::Run(args) => run(args),
         Command::Supervise(args) => supervise::main(&args.run_dir),
+        Command::Builtin(args) => return builtins::main(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

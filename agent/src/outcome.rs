@@ -9,6 +9,8 @@ use muster_shared::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::{cgroup::Counts, limits::Limits};
+
 /// Every way an invocation can end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
@@ -23,12 +25,22 @@ pub(crate) enum Ended {
         limit_ms: u64,
         killed: bool,
     },
+    /// It went wrong, and the kernel had killed in it for lack of memory: the limit of its own, where it had one.
+    OutOfMemory {
+        processes_killed: u64,
+        code: Option<i32>,
+        memory_max_bytes: Option<u64>,
+    },
     /// Its supervisor was told to stop it.
     Stopped {
         #[serde(default)]
         processes_killed: u32,
     },
-    /// The same, because control had asked to cancel it.
+    /// The same, and the node has booted anew since: a system that shuts down stops what runs on it.
+    CutOff {
+        processes_killed: u32,
+    },
+    /// The same as a stop, because control had asked to cancel it.
     Cancelled {
         processes_killed: u32,
     },
@@ -114,6 +126,8 @@ impl Outcome {
             Ended::Exited { code: 0 } => Status::Succeeded,
             Ended::Exited { .. }
             | Ended::Signalled { .. }
+            | Ended::OutOfMemory { .. }
+            | Ended::CutOff { .. }
             | Ended::Refused { .. }
             | Ended::Broke { .. }
             | Ended::Lost { .. } => Status::Failed,
@@ -124,15 +138,36 @@ impl Outcome {
         }
     }
 
+    /// Whether somebody else ended it, and not it or its time.
+    pub(crate) const fn was_cut_off(&self) -> bool {
+        match self.ended {
+            Ended::Signalled { .. }
+            | Ended::Stopped { .. }
+            | Ended::CutOff { .. }
+            | Ended::OutOfMemory { code: None, .. } => true,
+            Ended::Exited { .. }
+            | Ended::OutOfMemory { code: Some(_), .. }
+            | Ended::TimedOut { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => false,
+        }
+    }
+
     /// A stop means a cancel where control had asked for one. Any other end came before the stop, and stays.
     pub(crate) fn of_cancelled(self) -> Self {
         match self.ended {
-            Ended::Stopped { processes_killed } => Self {
+            Ended::Stopped { processes_killed } | Ended::CutOff { processes_killed } => Self {
                 ended: Ended::Cancelled { processes_killed },
                 ..self
             },
             Ended::Exited { .. }
             | Ended::Signalled { .. }
+            | Ended::OutOfMemory { .. }
             | Ended::TimedOut { .. }
             | Ended::Cancelled { .. }
             | Ended::CancelledWaiting
@@ -141,6 +176,73 @@ impl Outcome {
             | Ended::Expired
             | Ended::Withdrawn
             | Ended::Lost { .. } => self,
+        }
+    }
+
+    /// A stop that was followed by a boot is one by the system, unless control had asked for it.
+    pub(crate) fn before_boot(self) -> Self {
+        match self.ended {
+            Ended::Stopped { processes_killed } => Self {
+                ended: Ended::CutOff { processes_killed },
+                ..self
+            },
+            Ended::Exited { .. }
+            | Ended::Signalled { .. }
+            | Ended::OutOfMemory { .. }
+            | Ended::TimedOut { .. }
+            | Ended::CutOff { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. } => self,
+        }
+    }
+
+    /// What the kernel counted against its limits. A hook that went wrong after it was killed in went wrong by that;
+    /// one that coped with it is told as it ended.
+    pub(crate) fn with_counts(self, counts: Counts, limits: &Limits) -> Self {
+        let Counts {
+            oom_kills: processes_killed,
+            forks_refused,
+        } = counts;
+        let out_of_memory = |code| Ended::OutOfMemory {
+            processes_killed,
+            code,
+            memory_max_bytes: limits.memory_max_bytes,
+        };
+        let (ended, said) = match self.ended {
+            Ended::Exited { code } if code != 0 && processes_killed > 0 => (out_of_memory(Some(code)), true),
+            Ended::Signalled { .. } if processes_killed > 0 => (out_of_memory(None), true),
+            other @ (Ended::Exited { .. }
+            | Ended::Signalled { .. }
+            | Ended::OutOfMemory { .. }
+            | Ended::TimedOut { .. }
+            | Ended::Stopped { .. }
+            | Ended::CutOff { .. }
+            | Ended::Cancelled { .. }
+            | Ended::CancelledWaiting
+            | Ended::Refused { .. }
+            | Ended::Broke { .. }
+            | Ended::Expired
+            | Ended::Withdrawn
+            | Ended::Lost { .. }) => (other, false),
+        };
+        let memory = (processes_killed > 0 && !said)
+            .then(|| short_of_memory(processes_killed, limits.memory_max_bytes));
+        let pids = (forks_refused > 0).then(|| {
+            let limit = limits
+                .pids_max
+                .map_or_else(String::new, |max| format!(" (pids_max {max})"));
+            format!("too_many_processes: {forks_refused} time(s) it could start no further one{limit}")
+        });
+        let remarks: Vec<String> = [self.remark, memory, pids].into_iter().flatten().collect();
+        Self {
+            ended,
+            output: self.output,
+            remark: (!remarks.is_empty()).then(|| remarks.join("; ")),
         }
     }
 
@@ -162,9 +264,11 @@ impl Outcome {
     const fn exit_code(&self) -> Option<i32> {
         match self.ended {
             Ended::Exited { code } => Some(code),
+            Ended::OutOfMemory { code, .. } => code,
             Ended::Signalled { .. }
             | Ended::TimedOut { .. }
             | Ended::Stopped { .. }
+            | Ended::CutOff { .. }
             | Ended::Cancelled { .. }
             | Ended::CancelledWaiting
             | Ended::Refused { .. }
@@ -181,6 +285,17 @@ impl Outcome {
             Ended::Exited { code: 0 } => None,
             Ended::Exited { code } => Some(format!("exit status {code}")),
             Ended::Signalled { signal } => Some(format!("killed by signal {signal}{}", signal_name(*signal))),
+            Ended::OutOfMemory {
+                processes_killed,
+                code,
+                memory_max_bytes,
+            } => {
+                let code = code.map_or_else(String::new, |code| format!("; exit status {code}"));
+                Some(format!(
+                    "{}{code}",
+                    short_of_memory(*processes_killed, *memory_max_bytes)
+                ))
+            }
             Ended::TimedOut { limit_ms, killed } => {
                 let limit = in_seconds(Duration::from_millis(*limit_ms));
                 Some(format!("timeout: ended after {limit}{}", killed_text(*killed)))
@@ -188,6 +303,10 @@ impl Outcome {
             Ended::Stopped { processes_killed } => {
                 Some(format!("stopped on the node{}", count_killed(*processes_killed)))
             }
+            Ended::CutOff { processes_killed } => Some(format!(
+                "node rebooted: the action was cut off{}",
+                count_killed(*processes_killed)
+            )),
             Ended::Cancelled { processes_killed } => Some(format!(
                 "cancelled: ended on request{}",
                 count_killed(*processes_killed)
@@ -199,6 +318,11 @@ impl Outcome {
             Ended::Withdrawn => Some("withdrawn: control had settled it before it could start".to_owned()),
         }
     }
+}
+
+fn short_of_memory(processes: u64, memory_max_bytes: Option<u64>) -> String {
+    let limit = memory_max_bytes.map_or_else(String::new, |max| format!(" (memory_max_bytes {max})"));
+    format!("out_of_memory: the kernel killed {processes} process(es) of it{limit}")
 }
 
 fn count_killed(processes: u32) -> String {
@@ -298,6 +422,66 @@ mod tests {
             )
         );
         assert_eq!(told(Ended::CancelledWaiting).0, Status::Cancelled);
+    }
+
+    #[test]
+    fn lack_of_memory_is_told_where_it_did_harm() {
+        let limits = Limits {
+            memory_max_bytes: Some(64),
+            ..Limits::default()
+        };
+        let counts = Counts {
+            oom_kills: 1,
+            forks_refused: 0,
+        };
+        let said = |ended| {
+            let callback = Outcome::of(ended).with_counts(counts, &limits).callback();
+            (callback.status, callback.exit_code, callback.error.unwrap())
+        };
+        let text = "out_of_memory: the kernel killed 1 process(es) of it (memory_max_bytes 64)";
+        assert_eq!(
+            said(Ended::Signalled { signal: 9 }),
+            (Status::Failed, None, text.to_owned())
+        );
+        assert_eq!(
+            said(Ended::Exited { code: 137 }),
+            (Status::Failed, Some(137), format!("{text}; exit status 137"))
+        );
+        assert_eq!(
+            said(Ended::Exited { code: 0 }),
+            (Status::Succeeded, Some(0), text.to_owned())
+        );
+        let nothing = Outcome::of(Ended::Signalled { signal: 9 });
+        assert_eq!(nothing.clone().with_counts(Counts::default(), &limits), nothing);
+    }
+
+    #[test]
+    fn processes_that_were_refused_are_told_with_the_limit() {
+        let limits = Limits {
+            pids_max: Some(5),
+            ..Limits::default()
+        };
+        let counts = Counts {
+            oom_kills: 0,
+            forks_refused: 3,
+        };
+        let outcome = Outcome::of(Ended::Exited { code: 2 }).with_counts(counts, &limits);
+        let error = outcome.callback().error.unwrap();
+        assert!(
+            error.contains("exit status 2") && error.contains("pids_max 5"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_stop_before_a_boot_is_the_reboot_unless_control_had_asked() {
+        let stopped = Outcome::of(Ended::Stopped { processes_killed: 0 });
+        let (status, _, error) = told(stopped.clone().before_boot().ended);
+        assert_eq!(status, Status::Failed);
+        assert_eq!(error.unwrap(), "node rebooted: the action was cut off");
+        assert_eq!(stopped.before_boot().of_cancelled().status(), Status::Cancelled);
+        let done = Outcome::of(Ended::Exited { code: 0 });
+        assert_eq!(done.clone().before_boot(), done);
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Reporter {
                 Tried::Hopeless(why) => break (why, true),
                 Tried::Failed(why) => {
                     tries += 1;
-                    log::warn!(execution_id:% = errand.request.execution_id, tries; "An upload failed: {why}");
+                    log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, tries; "An upload failed: {why}");
                     if tries >= UPLOADS_MAX {
                         break (why, true);
                     }
@@ -218,7 +218,7 @@ impl Reporter {
                 }
             }
         };
-        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
+        log::error!(execution_id:% = errand.request.execution_id, node_id:% = errand.request.node_id, action:% = errand.request.action;
             "An end is told without its output: {why}");
         let told = self.tell(errand, &without_output(end, &why)).await;
         if kept && told == Delivered::Taken {
@@ -254,7 +254,7 @@ impl Reporter {
             Delivery::Lost(why) => why,
             Delivery::Nothing | Delivery::Inline(_) => return,
         };
-        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action;
+        log::error!(execution_id:% = errand.request.execution_id, node_id:% = errand.request.node_id, action:% = errand.request.action;
             "An output is given up: {why}");
         let last_word = without_output(end, &format!("given up: {why}"));
         // The journal holds it for owed until control has heard even this.
@@ -274,23 +274,23 @@ impl Reporter {
                 .await
             {
                 Tried::Told(Delivered::Taken) => {
-                    log::info!(execution_id:% = errand.request.execution_id; "An output followed its end");
+                    log::info!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id; "An output followed its end");
                     return None;
                 }
                 Tried::Told(delivered) => {
-                    log::warn!(execution_id:% = errand.request.execution_id;
+                    log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id;
                         "Control will not take an output any more: {delivered:?}");
                     return None;
                 }
                 Tried::Hopeless(why) => {
-                    log::warn!(execution_id:% = errand.request.execution_id;
+                    log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id;
                         "Control will not take an output any more: {why}");
                     return None;
                 }
                 Tried::Lost(why) => return Some(why),
                 Tried::Failed(why) => {
                     failures += 1;
-                    log::debug!(execution_id:% = errand.request.execution_id, failures;
+                    log::debug!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, failures;
                         "An output could not be brought and is tried again: {why}");
                 }
             }
@@ -371,7 +371,7 @@ impl Reporter {
     async fn tell(&self, errand: &Errand, callback: &Callback) -> Delivered {
         match self.post(errand, callback).await {
             Posted::Taken(_) => {
-                log::debug!(execution_id:% = errand.request.execution_id, status:% = errand.status;
+                log::debug!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, status:% = errand.status;
                     "Control took a callback");
                 Delivered::Taken
             }
@@ -404,7 +404,7 @@ impl Reporter {
             };
             let after_seconds = match judge(&err) {
                 Answer::Done(delivered) => {
-                    log::warn!(execution_id:% = request.execution_id, action:% = request.action,
+                    log::warn!(execution_id:% = request.execution_id, node_id:% = request.node_id, action:% = request.action,
                         status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
                     let why = err.to_string();
                     return Posted::Refused { delivered, why };
@@ -419,7 +419,7 @@ impl Reporter {
             } else {
                 log::Level::Debug
             };
-            log::log!(level, execution_id:% = request.execution_id, status:% = callback.status, failures,
+            log::log!(level, execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id, status:% = callback.status, failures,
                 error:% = err; "A callback was not taken and is tried again");
             self.wait(&mut backoff, after_seconds).await;
         }

@@ -1,4 +1,4 @@
-//! The directory of one attempt to run a hook, and what can be told from it after a restart.
+//! The directory of one attempt to run a hook or a builtin that works apart, and what can be told from it after a restart.
 //!
 //! **Why a hook runs at most once per request.** The first act of a supervisor is to create the file `claim`, which
 //! exactly one process can do. A daemon that comes back and finds no claim creates it itself: then that attempt has
@@ -7,28 +7,38 @@
 //! record and no live process means that the hook may have run, so it is reported as lost and not run again.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use muster_shared::{
-    ids::{ActionName, ExecutionId, NodeId},
-    wire::Parameters,
+    ids::{ActionName, Digest, ExecutionId, NodeId},
+    wire::{Base64, Parameters},
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::{durable, outcome::Outcome, procfs, run_as::RunAs};
+use crate::{
+    durable,
+    limits::Limits,
+    outcome::{Ended, Outcome, Output},
+    procfs,
+    run_as::RunAs,
+};
 
 /// Written by the daemon, read by the supervisor.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) execution_id: ExecutionId,
     pub(crate) node_id: NodeId,
     pub(crate) action: ActionName,
+    /// In a file of their own, which goes once they were read.
+    #[serde(skip)]
     pub(crate) parameters: Parameters,
     pub(crate) limit_ms: u64,
     pub(crate) stop_grace_ms: u64,
@@ -39,6 +49,42 @@ pub(crate) struct Spec {
     pub(crate) remark: Option<String>,
     #[serde(default)]
     pub(crate) run_as: RunAs,
+    pub(crate) work: Work,
+    /// The unit of systemd that it runs in, if any, whose limits are then systemd's affair.
+    #[serde(default)]
+    pub(crate) unit: Option<String>,
+    #[serde(default)]
+    pub(crate) limits: Limits,
+}
+
+/// What the supervisor runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(crate) enum Work {
+    /// The bytes on its standard input, which must have this digest.
+    Hook { digest: Digest },
+    /// Itself, as a builtin with this in its environment, that may read these paths although not everybody may.
+    Builtin {
+        environment: BTreeMap<String, String>,
+        readable_paths: Vec<PathBuf>,
+    },
+}
+
+impl Work {
+    /// The reason code of an attempt that never got so far.
+    pub(crate) const fn not_started(&self) -> &'static str {
+        match self {
+            Self::Hook { .. } => "hook_not_started",
+            Self::Builtin { .. } => "builtin_not_started",
+        }
+    }
+
+    pub(crate) const fn noun(&self) -> &'static str {
+        match self {
+            Self::Hook { .. } => "hook",
+            Self::Builtin { .. } => "builtin",
+        }
+    }
 }
 
 /// Who owns the attempt.
@@ -49,6 +95,9 @@ pub(crate) enum Claim {
         pid: i32,
         started: u64,
         boot_id: String,
+        /// Where the hook is, for the case that its supervisor cannot end it any more.
+        #[serde(default)]
+        cgroup: Option<PathBuf>,
     },
     /// A daemon that restarted or was asked to cancel, to prove that the hook never ran and never will.
     Daemon,
@@ -63,7 +112,12 @@ pub(crate) enum Found {
     Running(OwnedFd),
     Lost(String),
     NeverRan,
+    /// It asked for a reboot, and was ended by that or on the way to it. Only what follows can tell.
+    GoingDown,
 }
+
+/// How long a machine that was asked to reboot may take to go down.
+pub(crate) const DOWN_WITHIN: Duration = Duration::from_secs(300);
 
 impl RunDir {
     pub(crate) fn of(state_dir: &Path, execution: ExecutionId, attempt: u32) -> Self {
@@ -78,6 +132,12 @@ impl RunDir {
         &self.0
     }
 
+    /// That of the daemon whose run this is.
+    pub(crate) fn state_dir(&self) -> &Path {
+        let runs = self.0.parent().unwrap_or(&self.0);
+        runs.parent().unwrap_or(runs)
+    }
+
     pub(crate) fn output(&self) -> PathBuf {
         self.0.join("output")
     }
@@ -90,6 +150,10 @@ impl RunDir {
         self.0.join("spec.json")
     }
 
+    fn parameters(&self) -> PathBuf {
+        self.0.join("parameters.json")
+    }
+
     fn exit(&self) -> PathBuf {
         self.0.join("exit.json")
     }
@@ -99,21 +163,54 @@ impl RunDir {
         self.0.join("supervisor.err")
     }
 
+    /// Why a builtin failed, in words.
+    fn reason(&self) -> PathBuf {
+        self.0.join("reason")
+    }
+
+    pub(crate) fn write_reason(&self, why: &str) -> io::Result<()> {
+        durable::write(&self.reason(), why.as_bytes())
+    }
+
+    pub(crate) fn read_reason(&self) -> Option<String> {
+        fs::read_to_string(self.reason()).ok()
+    }
+
+    fn reboot_mark(&self) -> PathBuf {
+        self.0.join("reboot-asked")
+    }
+
+    /// Durable before the reboot is asked for: whoever finds this under another boot id knows that it came to pass.
+    pub(crate) fn mark_reboot(&self) -> io::Result<()> {
+        durable::write(&self.reboot_mark(), b"")
+    }
+
+    pub(crate) fn unmark_reboot(&self) -> io::Result<()> {
+        fs::remove_file(self.reboot_mark())?;
+        durable::sync_parent(&self.reboot_mark())
+    }
+
     pub(crate) fn create(&self) -> io::Result<()> {
         durable::private_dir(&self.0)
     }
 
     pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
+        durable::write(&self.parameters(), &serde_json::to_vec(&spec.parameters)?)?;
         durable::write(&self.spec(), &serde_json::to_vec(spec)?)
     }
 
+    /// Without the parameters.
     pub(crate) fn read_spec(&self) -> io::Result<Spec> {
         Ok(serde_json::from_slice(&fs::read(self.spec())?)?)
     }
 
-    /// Nobody needs it again once an attempt has its owner, and the parameters in it may be secret.
-    pub(crate) fn remove_spec(&self) -> io::Result<()> {
-        match fs::remove_file(self.spec()) {
+    pub(crate) fn read_parameters(&self) -> io::Result<Parameters> {
+        Ok(serde_json::from_slice(&fs::read(self.parameters())?)?)
+    }
+
+    /// Nobody needs them again once an attempt has its owner, and they may be secret.
+    pub(crate) fn remove_parameters(&self) -> io::Result<()> {
+        match fs::remove_file(self.parameters()) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
@@ -181,23 +278,42 @@ impl RunDir {
             pid,
             started,
             boot_id: theirs,
+            cgroup: _,
         } = claim
         else {
             return Ok(Found::NeverRan);
         };
         let same_boot = theirs == boot_id;
         let supervisor = if same_boot { live(pid, started) } else { None };
+        let rebooting = self.reboot_mark().try_exists()?;
         // Looked for after the process was: one that ends in between has written it by then.
-        if let Some(outcome) = self.read_record()? {
-            return Ok(Found::Ended(outcome));
+        match self.read_record()? {
+            Some(outcome) if !(rebooting && outcome.was_cut_off()) => {
+                return Ok(Found::Ended(if same_boot {
+                    outcome
+                } else {
+                    outcome.before_boot()
+                }));
+            }
+            Some(_) | None => {}
         }
         Ok(match supervisor {
             Some(handle) => Found::Running(handle),
+            None if rebooting && same_boot => Found::GoingDown,
+            None if rebooting => Found::Ended(rebooted(&theirs, boot_id)),
             None if same_boot => {
                 Found::Lost("agent_restarted: the supervisor ended without a record".to_owned())
             }
-            None => Found::Lost("node rebooted: the hook was cut off".to_owned()),
+            None => Found::Lost("node rebooted: the action was cut off".to_owned()),
         })
+    }
+
+    /// The group that the hook was in, where a supervisor made one.
+    pub(crate) fn cgroup(&self) -> Option<PathBuf> {
+        match self.read_claim().ok()?? {
+            Claim::Supervisor { cgroup, .. } => cgroup,
+            Claim::Daemon => None,
+        }
     }
 
     /// The run is told and its directory of no more use. One that is gone already is as good.
@@ -206,6 +322,17 @@ impl RunDir {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
+    }
+}
+
+/// The answer of a `reboot`, which nobody was left to write.
+fn rebooted(before: &str, now: &str) -> Outcome {
+    let answer = json!({ "rebooted": true, "boot_id_before": before, "boot_id": now });
+    Outcome {
+        output: Output::Inline {
+            bytes: Base64(format!("{answer:#}\n").into_bytes()),
+        },
+        ..Outcome::of(Ended::Exited { code: 0 })
     }
 }
 
@@ -259,7 +386,6 @@ pub(crate) fn boot_id() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Ended;
 
     fn attempt() -> (tempfile::TempDir, RunDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -275,6 +401,7 @@ mod tests {
             pid,
             started,
             boot_id: "now".into(),
+            cgroup: None,
         }
     }
 
@@ -303,6 +430,7 @@ mod tests {
             pid,
             started,
             boot_id,
+            cgroup,
         } = me()
         else {
             unreachable!()
@@ -312,7 +440,8 @@ mod tests {
             run.take_claim(&Claim::Supervisor {
                 pid,
                 started: started + 1,
-                boot_id
+                boot_id,
+                cgroup
             })
             .unwrap()
         );
@@ -331,11 +460,84 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_that_was_followed_by_a_boot_was_the_shutdown() {
+        let (_dir, run) = attempt();
+        assert!(run.take_claim(&me()).unwrap());
+        let outcome = Outcome::of(Ended::Stopped { processes_killed: 0 });
+        run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
+        let told = |boot: &str| match run.examine(boot).unwrap() {
+            Found::Ended(outcome) => outcome.ended,
+            Found::Running(_) | Found::Lost(_) | Found::NeverRan | Found::GoingDown => {
+                panic!("it has a record")
+            }
+        };
+        assert_eq!(told("now"), Ended::Stopped { processes_killed: 0 });
+        assert_eq!(told("later"), Ended::CutOff { processes_killed: 0 });
+    }
+
+    #[test]
     fn a_record_decides() {
         let (_dir, run) = attempt();
         assert!(run.take_claim(&me()).unwrap());
         let outcome = Outcome::of(Ended::Exited { code: 7 });
         run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
         assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
+    }
+
+    fn asked_for_a_reboot(ended: Option<Ended>) -> (tempfile::TempDir, RunDir) {
+        let (dir, run) = attempt();
+        // A supervisor that is gone.
+        let claim = Claim::Supervisor {
+            pid: i32::MAX,
+            started: 1,
+            boot_id: "now".into(),
+            cgroup: None,
+        };
+        assert!(run.take_claim(&claim).unwrap());
+        run.mark_reboot().unwrap();
+        if let Some(ended) = ended {
+            run.write_record(run.reserve_record().unwrap(), &Outcome::of(ended))
+                .unwrap();
+        }
+        (dir, run)
+    }
+
+    #[test]
+    fn a_reboot_that_was_asked_for_has_come_to_pass_under_another_boot_id_and_not_before() {
+        let killed = Ended::Signalled { signal: 15 };
+        let stopped = Ended::Stopped { processes_killed: 1 };
+        for ended in [None, Some(killed), Some(stopped)] {
+            let (_dir, run) = asked_for_a_reboot(ended);
+            assert!(matches!(run.examine("now").unwrap(), Found::GoingDown));
+            let Found::Ended(outcome) = run.examine("later").unwrap() else {
+                panic!()
+            };
+            assert_eq!(outcome.ended, Ended::Exited { code: 0 });
+            let Output::Inline { bytes } = outcome.output else {
+                panic!()
+            };
+            let answer: serde_json::Value = serde_json::from_slice(&bytes.0).unwrap();
+            assert_eq!(
+                answer,
+                json!({"rebooted": true, "boot_id_before": "now", "boot_id": "later"})
+            );
+        }
+    }
+
+    #[test]
+    fn a_reboot_that_was_refused_is_told_as_that_and_one_that_came_by_itself_is_not_its_doing() {
+        let failed = Ended::Exited { code: 1 };
+        let (_dir, run) = asked_for_a_reboot(Some(failed.clone()));
+        for boot_id in ["now", "later"] {
+            assert!(
+                matches!(run.examine(boot_id).unwrap(), Found::Ended(outcome) if outcome.ended == failed)
+            );
+        }
+        let (_dir, run) = asked_for_a_reboot(None);
+        run.unmark_reboot().unwrap();
+        assert!(matches!(run.examine("now").unwrap(), Found::Lost(_)));
+        assert!(
+            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
+        );
     }
 }

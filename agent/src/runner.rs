@@ -1,18 +1,12 @@
-//! Runs one invocation to its end: a builtin inside the daemon, a hook under a supervisor of its own.
+//! Runs one invocation to its end: inside the daemon what only looks, all else under a supervisor of its own.
 
-use std::{
-    fs,
-    os::fd::OwnedFd,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
@@ -30,10 +24,27 @@ use crate::{
         manifest::Manifest,
     },
     journal::Journal,
+    launch::{self, Launcher},
+    limits::Limits,
     outcome::{Ended, Outcome, Output},
-    parameters, procfs, readiness,
-    run_dir::{Claim, Found, RunDir, Spec},
+    parameters, readiness,
+    run_as::RunAs,
+    run_dir::{Claim, DOWN_WITHIN, Found, RunDir, Spec, Work},
 };
+
+/// What a supervisor is to run.
+struct Program {
+    /// Sealed; none for a builtin, which is the supervisor's own program.
+    hook: Option<OwnedFd>,
+    parameters: Parameters,
+    limit: Duration,
+    /// What an operator is told whatever comes of it.
+    remark: Option<String>,
+    output_bytes_max: u64,
+    run_as: RunAs,
+    work: Work,
+    limits: Limits,
+}
 
 pub(crate) struct Runner {
     pub(crate) settings: watch::Receiver<Arc<Config>>,
@@ -45,6 +56,7 @@ pub(crate) struct Runner {
     pub(crate) pokes: mpsc::Sender<Poke>,
     pub(crate) builtin_slots: Arc<Semaphore>,
     pub(crate) reload: mpsc::Sender<ReloadAsked>,
+    pub(crate) launcher: Launcher,
 }
 
 /// Builtins that work at the same time; fewer than the threads for blocking work.
@@ -60,14 +72,19 @@ impl Runner {
             return Outcome::refused_by_policy(&rule);
         }
         match request.kind {
+            ActionKind::Builtin if builtins::is_apart(request.action.as_str()) => {
+                match self.builtin_apart(request, attempt, stop_asked).await {
+                    Ok(outcome) | Err(outcome) => outcome,
+                }
+            }
             ActionKind::Builtin => {
-                let (limit, clamp) = self.limit(request, None);
+                let (limit, remark) = self.limit(request, None);
                 let outcome = tokio::select! {
                     outcome = self.builtin(request, attempt, limit) => outcome,
-                    // What is left of it harms nobody.
+                    // It only looks: what is left of it harms nobody.
                     () = asked(stop_asked) => Outcome::of(Ended::Cancelled { processes_killed: 0 }),
                 };
-                outcome.with_remark(clamp)
+                outcome.with_remark(remark)
             }
             ActionKind::Hook => match self.hook(request, attempt, stop_asked).await {
                 Ok(outcome) | Err(outcome) => outcome,
@@ -89,7 +106,7 @@ impl Runner {
     ) -> Outcome {
         let run = RunDir::of(&self.config().state_dir, execution, attempt);
         wait_for(&run, supervisor, stop_asked.clone()).await;
-        self.result_of(execution, run, &stop_asked).await
+        self.result_of(run, &stop_asked).await
     }
 
     /// How long it may run, and what to say when that is less than was asked for. No action outlives its deadline: from
@@ -153,12 +170,7 @@ impl Runner {
             Ok(Err(_panic)) => Outcome::of(Ended::Broke {
                 why: "the builtin failed inside musterd".to_owned(),
             }),
-            Ok(Ok(Err(Failed::Unknown))) => Outcome::refused(
-                "unknown_action",
-                format!("this node has no builtin {}", request.action),
-            ),
-            Ok(Ok(Err(Failed::Parameters(why)))) => Outcome::refused("invalid_parameters", why),
-            Ok(Ok(Err(Failed::Work(why)))) => Outcome::of(Ended::Broke { why }),
+            Ok(Ok(Err(failed))) => outcome_of_failed(request, failed),
             Ok(Ok(Ok(bytes))) => {
                 let run = RunDir::of(&self.config().state_dir, request.execution_id, attempt);
                 let ended = Ended::Exited { code: 0 };
@@ -197,43 +209,125 @@ impl Runner {
             )
         });
         let (limit, remark) = self.limit(request, manifest_max);
+        let output_bytes_max = config.limits.output_bytes_max;
+        let program = Program {
+            parameters,
+            limit,
+            remark,
+            output_bytes_max: manifest
+                .output_bytes_max
+                .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
+            limits: config.hook_limits.tightened_by(&manifest.run_as.limits),
+            run_as: manifest.run_as.clone(),
+            work: Work::Hook {
+                digest: pinned.digests.file,
+            },
+            hook: Some(pinned.sealed),
+        };
+        self.supervised(request, attempt, program, stop_asked).await
+    }
+
+    async fn builtin_apart(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        let parameters = request.parameters.clone().unwrap_or_default();
+        builtins::check(request.action.as_str(), &parameters)
+            .map_err(|failed| outcome_of_failed(request, failed))?;
+        let (limit, remark) = self.limit(request, None);
+        let config = self.config();
+        let program = Program {
+            hook: None,
+            parameters,
+            limit,
+            remark,
+            output_bytes_max: config.limits.output_bytes_max,
+            run_as: RunAs::default(),
+            work: Work::Builtin {
+                environment: builtins::environment(),
+                readable_paths: config.readable_paths.clone(),
+            },
+            // What a package manager needs is not for the limits of hooks to say.
+            limits: Limits::default(),
+        };
+        self.supervised(request, attempt, program, stop_asked).await
+    }
+
+    async fn supervised(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        program: Program,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        let config = self.config();
         if *stop_asked.borrow() {
             return Err(Outcome::of(Ended::CancelledWaiting));
         }
         let run = RunDir::of(&config.state_dir, request.execution_id, attempt);
-        let output_bytes_max = config.limits.output_bytes_max;
         let spec = Spec {
             execution_id: request.execution_id,
             node_id: self.node,
             action: request.action.clone(),
-            parameters,
-            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            parameters: program.parameters,
+            limit_ms: u64::try_from(program.limit.as_millis()).unwrap_or(u64::MAX),
             stop_grace_ms: u64::try_from(config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
-            output_bytes_max: manifest
-                .output_bytes_max
-                .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
+            output_bytes_max: program.output_bytes_max,
             boot_id: self.boot_id.clone(),
-            remark,
-            run_as: manifest.run_as.clone(),
+            remark: program.remark,
+            run_as: program.run_as,
+            unit: self
+                .launcher
+                .unit_of(&program.work, request.execution_id, self.node),
+            limits: program.limits,
+            work: program.work,
         };
-        let (run, supervisor) = spawn_blocking(move || {
-            let supervisor = start_supervisor(&run, &spec, pinned);
-            (run, supervisor)
-        })
-        .await
-        .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
-        let (mut child, handle) = supervisor.map_err(|err| {
-            Outcome::refused(
-                "hook_not_started",
-                format!("its supervisor could not be started: {err}"),
-            )
-        })?;
-        wait_for(&run, handle, stop_asked.clone()).await;
-        // It has ended, so this does not block; without it a zombie would stay.
-        if let Err(err) = child.wait() {
-            log::warn!(execution_id:% = request.execution_id, error:% = err; "A supervisor could not be reaped");
+        match self.launcher.start(&run, &spec, program.hook).await {
+            Ok(mut supervisor) => {
+                if let Some(handle) = supervisor.handle.take() {
+                    wait_for(&run, handle, stop_asked.clone()).await;
+                }
+                if let Err(err) = supervisor.reap() {
+                    log::warn!(execution_id:% = request.execution_id, action:% = request.action,
+                        node_id:% = self.node, error:% = err; "A supervisor could not be reaped");
+                }
+                Ok(self.result_of(run, &stop_asked).await)
+            }
+            Err(err) => {
+                self.not_started(run, spec.work.not_started(), &err, stop_asked)
+                    .await
+            }
         }
-        Ok(self.result_of(request.execution_id, run, &stop_asked).await)
+    }
+
+    /// A start that failed may have had its effect all the same: an answer can be late or lost. The claim tells.
+    async fn not_started(
+        &self,
+        run: RunDir,
+        code: &str,
+        err: &std::io::Error,
+        stop_asked: StopAsked,
+    ) -> Result<Outcome, Outcome> {
+        match self.examine(&run).await {
+            Ok(Found::Running(supervisor)) => {
+                log::warn!(error:% = err; "A supervisor runs, although its start was said to have failed");
+                wait_for(&run, supervisor, stop_asked.clone()).await;
+                Ok(self.result_of(run, &stop_asked).await)
+            }
+            Ok(Found::GoingDown) => Ok(self.going_down(&run).await),
+            Ok(found @ (Found::Ended(_) | Found::Lost(_))) => Ok(self.outcome_of(&run, Ok(found)).await),
+            Ok(Found::NeverRan) | Err(_) => {
+                launch::clear(&run).await;
+                let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
+                let said = said.map_or_else(String::new, |said| format!(": {said}"));
+                Err(Outcome::refused(
+                    code,
+                    format!("its supervisor could not be started: {err}{said}"),
+                ))
+            }
+        }
     }
 
     async fn pin(&self, request: &ActionRequest) -> Result<Pinned, Outcome> {
@@ -294,21 +388,55 @@ impl Runner {
         Err(Outcome::refused("hook_integrity_violation", why))
     }
 
-    async fn result_of(&self, execution: ExecutionId, run: RunDir, stop_asked: &StopAsked) -> Outcome {
-        let boot_id = self.boot_id.clone();
+    async fn examine(&self, run: &RunDir) -> std::io::Result<Found> {
+        let (run, boot_id) = (RunDir::at(run.path().to_owned()), self.boot_id.clone());
+        spawn_blocking(move || run.examine(&boot_id)).await?
+    }
+
+    async fn result_of(&self, run: RunDir, stop_asked: &StopAsked) -> Outcome {
         let stopped = *stop_asked.borrow();
-        let examined = spawn_blocking(move || match run.examine(&boot_id) {
-            Ok(Found::NeverRan) if stopped => Outcome::of(Ended::CancelledWaiting),
-            Ok(Found::NeverRan) => Outcome::refused("hook_not_started", complaint(&run)),
-            Ok(Found::Lost(why)) => {
-                end_survivors(execution);
-                outcome_of(Ok(Found::Lost(why)))
+        match self.examine(&run).await {
+            Ok(Found::NeverRan) => {
+                launch::clear(&run).await;
+                if stopped {
+                    return Outcome::of(Ended::CancelledWaiting);
+                }
+                let read = spawn_blocking(move || (run.read_spec(), complaint(&run))).await;
+                let (spec, said) = read.unwrap_or_else(|err| (Err(err.into()), None));
+                let code = spec.map_or("not_started", |spec| spec.work.not_started());
+                let why = said.unwrap_or_else(|| "its supervisor ended before it was started".to_owned());
+                Outcome::refused(code, why)
             }
-            found => outcome_of(found),
-        });
-        examined
-            .await
-            .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
+            Ok(Found::GoingDown) => self.going_down(&run).await,
+            found => self.outcome_of(&run, found).await,
+        }
+    }
+
+    /// A machine that goes down takes this daemon with it, and the next one tells how it went. A cancel comes too late
+    /// for it.
+    pub(crate) async fn going_down(&self, run: &RunDir) -> Outcome {
+        log::info!("The machine was asked to reboot");
+        tokio::time::sleep(DOWN_WITHIN).await;
+        launch::clear(run).await;
+        let why = format!(
+            "the machine was asked to reboot and did not go down within {} s",
+            DOWN_WITHIN.as_secs()
+        );
+        Outcome::of(Ended::Broke { why })
+    }
+
+    /// The supervisor has ended, or nobody knows of one.
+    pub(crate) async fn outcome_of(&self, run: &RunDir, found: std::io::Result<Found>) -> Outcome {
+        match found {
+            Ok(Found::Ended(outcome)) => outcome,
+            Ok(Found::Lost(why)) => launch::after_loss(run, why).await,
+            Ok(Found::Running(_) | Found::NeverRan | Found::GoingDown) => Outcome::of(Ended::Lost {
+                why: "agent_restarted: the supervisor was lost".to_owned(),
+            }),
+            Err(err) => Outcome::of(Ended::Lost {
+                why: format!("agent_restarted: the record of the run is unreadable: {err}"),
+            }),
+        }
     }
 }
 
@@ -323,86 +451,20 @@ fn accepted(request: &ActionRequest, manifest: &Manifest) -> Result<Parameters, 
     Ok(parameters)
 }
 
-/// Ends what a hook started and its dead supervisor can no longer end. The hook itself died with the supervisor.
-pub(crate) fn end_survivors(execution: ExecutionId) {
-    const ROUNDS_MAX: u32 = 20;
-    let mut killed = 0;
-    for _ in 0..ROUNDS_MAX {
-        let survivors = procfs::with_variable("MUSTER_EXECUTION_ID", &execution.to_string());
-        if survivors.is_empty() {
-            break;
-        }
-        killed += survivors.len();
-        survivors
-            .into_iter()
-            .for_each(|process| procfs::signal(process, Signal::KILL));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    if killed > 0 {
-        log::warn!(execution_id:% = execution, killed; "Killed what a hook had left behind its dead supervisor");
+fn outcome_of_failed(request: &ActionRequest, failed: Failed) -> Outcome {
+    match failed {
+        Failed::Unknown => Outcome::refused(
+            "unknown_action",
+            format!("this node has no builtin {}", request.action),
+        ),
+        Failed::Parameters(why) => Outcome::refused("invalid_parameters", why),
+        Failed::Work(why) => Outcome::of(Ended::Broke { why }),
     }
 }
 
-/// The supervisor has ended, or nobody knows of one.
-pub(crate) fn outcome_of(found: std::io::Result<Found>) -> Outcome {
-    match found {
-        Ok(Found::Ended(outcome)) => outcome,
-        Ok(Found::Lost(why)) => Outcome::of(Ended::Lost { why }),
-        Ok(Found::Running(_) | Found::NeverRan) => Outcome::of(Ended::Lost {
-            why: "agent_restarted: the supervisor was lost".to_owned(),
-        }),
-        Err(err) => Outcome::of(Ended::Lost {
-            why: format!("agent_restarted: the record of the run is unreadable: {err}"),
-        }),
-    }
-}
-
-fn complaint(run: &RunDir) -> String {
-    let said = fs::read_to_string(run.complaint()).unwrap_or_default();
-    let said = said.trim();
-    if said.is_empty() {
-        "its supervisor ended before the hook was started".to_owned()
-    } else {
-        said.to_owned()
-    }
-}
-
-/// The sealed hook is handed over as standard input, the one descriptor that needs no arrangement.
-fn start_supervisor(
-    run: &RunDir,
-    spec: &Spec,
-    pinned: Pinned,
-) -> std::io::Result<(std::process::Child, OwnedFd)> {
-    run.create()?;
-    run.write_spec(spec)?;
-    let mut child = Command::new("/proc/self/exe")
-        .arg("supervise")
-        .arg(run.path())
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(pinned.sealed))
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(run.complaint())?)
-        .spawn()?;
-    let opened = i32::try_from(child.id())
-        .ok()
-        .and_then(Pid::from_raw)
-        .map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    match opened {
-        Some(Ok(handle)) => Ok((child, handle)),
-        failed => {
-            // Without the handle its end would go unnoticed.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(failed.map_or_else(
-                || std::io::Error::other("no pid"),
-                |err| {
-                    err.err()
-                        .map_or_else(|| std::io::Error::other("no pidfd"), Into::into)
-                },
-            ))
-        }
-    }
+fn complaint(run: &RunDir) -> Option<String> {
+    let said = fs::read_to_string(run.complaint()).ok()?;
+    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
 }
 
 /// Waits for the end of a supervisor, and asks it to end when told to.

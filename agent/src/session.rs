@@ -20,6 +20,7 @@ use muster_shared::{
 };
 
 use crate::{
+    builtins,
     hooks::affinity::Lane,
     outcome::{Ended, Outcome, Output},
 };
@@ -303,6 +304,7 @@ impl Session {
     fn lane_of(&self, request: &ActionRequest) -> Lane {
         let known = self.lanes.get(request.action.as_str()).cloned();
         match request.kind {
+            ActionKind::Builtin if builtins::changes(request.action.as_str()) => Lane::Changes(Vec::new()),
             ActionKind::Builtin => Lane::ReadOnly,
             ActionKind::Hook => known.unwrap_or(Lane::Changes(Vec::new())),
         }

@@ -82,6 +82,14 @@ impl Listener {
             };
             log::warn!(failures, wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 "The event stream is down: {}", over.why);
+            if self
+                .events
+                .send(Event::Disconnected { why: over.why })
+                .await
+                .is_err()
+            {
+                break;
+            }
             tokio::time::sleep(wait).await;
         }
     }

@@ -1,4 +1,5 @@
-//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record.
+//! `musterd supervise`: looks after one hook from its start to the last of its descendants, then leaves a record. A
+//! builtin that works apart is looked after as a hook is: there the program is that of the supervisor itself.
 //!
 //! It is a process of its own so that the daemon can be killed, upgraded or restarted while the hook runs. It decides
 //! nothing about delivery and never talks to control. It is single-threaded: the hook is told to die with its parent
@@ -22,7 +23,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode},
+    fs::{MemfdFlags, Mode, OFlags},
     io::FdFlags,
     process::{Pid, Signal},
 };
@@ -30,17 +31,20 @@ use rustix::{
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
+    cgroup::{Cgroup, Counters},
     exit::Exit,
+    hooks, logging,
     outcome::Outcome,
     parameters, procfs,
     run_as::{self, Prepared, Step},
-    run_dir::{Claim, RunDir, Spec},
+    run_dir::{Claim, RunDir, Spec, Work},
 };
 use spool::Spool;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(crate) fn main(run_dir: &Path) -> Result<(), Exit> {
+    logging::install();
     supervise(&RunDir::at(run_dir.to_owned()))
         .map_err(|err| Exit::Failure(format!("the supervisor of {} failed: {err}", run_dir.display())))
 }
@@ -49,7 +53,9 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     // Refused only to a leader of a process group, which then has a session of its own already.
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
-    let spec = run.read_spec()?;
+    let mut spec = run.read_spec()?;
+    spec.parameters = run.read_parameters()?;
+    let hook = handed_over(&spec.work)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -58,51 +64,135 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         let _inside = runtime.enter();
         signal(SignalKind::terminate())?
     };
-    if !run.take_claim(&my_claim(&spec)?)? {
+    let group = Cgroup::below_own(&group_name(&spec));
+    if !run.take_claim(&my_claim(&spec, group.as_ref().ok())?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
-        return Ok(());
+        return leave(group);
     }
-    run.remove_spec()?;
+    run.remove_parameters()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let record = run.reserve_record()?;
-    let outcome = runtime.block_on(async {
-        // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked.
-        let hook = io::stdin().as_fd().try_clone_to_owned()?;
-        run_hook(run, &spec, &hook, asked_to_stop).await
-    })?;
-    run.write_record(record, &outcome)
+    let counters = counters(&spec, &group);
+    let before = counters.read();
+    let ran = runtime.block_on(run_work(
+        run,
+        &spec,
+        hook.as_ref(),
+        group.as_ref().ok(),
+        asked_to_stop,
+    ));
+    let outcome = ran?.with_counts(counters.read().since(before), &spec.limits);
+    run.write_record(record, &outcome)?;
+    log_end(&spec, &outcome);
+    leave(group)
 }
 
-fn my_claim(spec: &Spec) -> io::Result<Claim> {
+/// The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Looked at before
+/// the claim is taken, so that an attempt that was handed the wrong thing has never run.
+fn handed_over(work: &Work) -> io::Result<Option<OwnedFd>> {
+    match work {
+        Work::Hook { digest } => {
+            let hook = io::stdin().as_fd().try_clone_to_owned()?;
+            hooks::verify(&hook, *digest)?;
+            Ok(Some(hook))
+        }
+        Work::Builtin { .. } => Ok(None),
+    }
+}
+
+/// Of this process alone: other nodes on the machine may have been sent the same execution.
+fn group_name(spec: &Spec) -> String {
+    if spec.unit.is_some() {
+        "hook".to_owned()
+    } else {
+        format!("muster-hook-{}-{}", spec.execution_id, rustix::process::getpid())
+    }
+}
+
+/// A group that will not go holds somebody whom the kernel could not kill. That is said in the record.
+fn leave(group: io::Result<Cgroup>) -> io::Result<()> {
+    if let Ok(group) = group {
+        let _ = group.remove();
+    }
+    Ok(())
+}
+
+/// Counts are only believed where nobody else is counted with the hook.
+fn counters(spec: &Spec, group: &io::Result<Cgroup>) -> Counters {
+    if spec.unit.is_some() {
+        return Counters::of_own();
+    }
+    let Ok(group) = group else {
+        return Counters::default();
+    };
+    let unlimited = group.limit(&spec.limits);
+    if !unlimited.is_empty() {
+        log::debug!(execution_id:% = spec.execution_id; "Without a controller for it: {}", unlimited.join(", "));
+    }
+    Counters::of(group.path())
+}
+
+fn log_start(spec: &Spec, main: Pid) {
+    let (execution, node, action) = (spec.execution_id, spec.node_id, &spec.action);
+    let pid = main.as_raw_nonzero().get();
+    match &spec.work {
+        Work::Hook { digest } => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid,
+            digest:% = digest; "The hook {action} runs")
+        }
+        Work::Builtin { .. } => {
+            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid;
+            "The builtin {action} runs")
+        }
+    }
+}
+
+fn log_end(spec: &Spec, outcome: &Outcome) {
+    let (execution, node, status) = (spec.execution_id, spec.node_id, outcome.status());
+    let error = outcome.callback().error.unwrap_or_default();
+    log::info!(execution_id:% = execution, action:% = spec.action, node_id:% = node, status:% = status, error;
+        "The {} {} ended: {status}", spec.work.noun(), spec.action);
+}
+
+fn my_claim(spec: &Spec, group: Option<&Cgroup>) -> io::Result<Claim> {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let me = procfs::stat(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
     Ok(Claim::Supervisor {
         pid,
         started: me.started,
         boot_id: spec.boot_id.clone(),
+        cgroup: group.map(|group| group.path().to_owned()),
     })
 }
 
-async fn run_hook(run: &RunDir, spec: &Spec, hook: &OwnedFd, asked_to_stop: Signals) -> io::Result<Outcome> {
+async fn run_work(
+    run: &RunDir,
+    spec: &Spec,
+    hook: Option<&OwnedFd>,
+    group: Option<&Cgroup>,
+    asked_to_stop: Signals,
+) -> io::Result<Outcome> {
     let mut spool = Spool::create(run, spec.output_bytes_max)?;
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
-    match spawn(spec, hook, write_end) {
+    match spawn(run, spec, hook, write_end, group) {
         Ok(main) => {
+            log_start(spec, main);
             let limit = Duration::from_millis(spec.limit_ms);
             let grace = Duration::from_millis(spec.stop_grace_ms);
-            let (ended, remark) = watch.until_gone(main, limit, grace, &mut spool).await;
+            let (ended, remark) = watch.until_gone(main, group, limit, grace, &mut spool).await;
             let (output, spool_remark) = spool.finish();
             let outcome = Outcome {
                 ended,
                 output,
-                remark,
+                remark: run.read_reason(),
             };
-            Ok(outcome.with_remark(spool_remark).with_remark(spec.remark.clone()))
+            let remarks = [remark, spool_remark, spec.remark.clone()];
+            Ok(remarks.into_iter().fold(outcome, Outcome::with_remark))
         }
-        Err(why) => Ok(Outcome::refused("hook_not_started", why)),
+        Err(why) => Ok(Outcome::refused(spec.work.not_started(), why)),
     }
 }
 
@@ -117,13 +207,31 @@ fn not_started(err: &io::Error) -> String {
     format!("the system would not run it: {err}{hint}")
 }
 
-/// Starts the hook from the very bytes that were hashed, in a session and process group of its own. A failure says what
-/// failed and why.
-fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> Result<Pid, String> {
+/// Starts the hook from the very bytes that were hashed, or this program as a builtin, in a session, process group and
+/// control group of its own. A failure says what failed and why.
+fn spawn(
+    run: &RunDir,
+    spec: &Spec,
+    hook: Option<&OwnedFd>,
+    output: OwnedFd,
+    group: Option<&Cgroup>,
+) -> Result<Pid, String> {
     let run_as = Arc::new(spec.run_as.prepare()?);
     let (told, tells) = io::pipe().map_err(|err| not_started(&err))?;
     let tells = fs::File::from(OwnedFd::from(tells));
-    start(spec, hook, output, (Arc::clone(&run_as), tells)).map_err(|err| {
+    let inheritable = hook
+        .map(inheritable)
+        .transpose()
+        .map_err(|err| not_started(&err))?;
+    let mut command = match &inheritable {
+        Some(hook) => Command::new(format!("/proc/self/fd/{}", hook.as_raw_fd())),
+        None => {
+            let mut itself = Command::new("/proc/self/exe");
+            itself.arg("builtin").arg(spec.action.as_str()).arg(run.path());
+            itself
+        }
+    };
+    start(&mut command, spec, output, group, (Arc::clone(&run_as), tells)).map_err(|err| {
         // The child is gone, and so is every other writer: what it had to say is all there is.
         let mut step = [0];
         match (&told).read(&mut step) {
@@ -134,15 +242,12 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> Result<Pid, String> {
 }
 
 fn start(
+    command: &mut Command,
     spec: &Spec,
-    hook: &OwnedFd,
     output: OwnedFd,
+    group: Option<&Cgroup>,
     (run_as, tells): (Arc<Prepared>, fs::File),
 ) -> io::Result<Pid> {
-    // Without close-on-exec: the interpreter of a script opens it by this name after the exec.
-    let inheritable = hook.try_clone()?;
-    rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
-    let mut command = Command::new(format!("/proc/self/fd/{}", inheritable.as_raw_fd()));
     command
         .env_clear()
         .envs(environment(spec, &run_as))
@@ -151,13 +256,20 @@ fn start(
         .stdout(Stdio::from(output.try_clone()?))
         .stderr(Stdio::from(output));
     let supervisor = rustix::process::getpid();
+    let entrance = group.map(Cgroup::entrance).transpose()?;
     #[expect(
         unsafe_code,
         reason = "the standard library has no safe way to act between fork and exec"
     )]
-    // SAFETY: the closure makes only system calls, which are async-signal-safe, and allocates nothing.
+    // SAFETY: the closure makes only the system calls write, open, close, setsid, prctl and getppid, which are
+    // async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
+            if let Some(entrance) = &entrance {
+                // Where it is refused, the tree is still ended by descent, and a unit's limits hold all the same.
+                let _ = rustix::io::write(entrance, b"0");
+            }
+            be_as_killable_as_others();
             rustix::process::setsid()?;
             if let Err((step, err)) = run_as.apply() {
                 run_as::tell(&tells, step);
@@ -178,7 +290,23 @@ fn start(
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
 }
 
-/// What every hook finds, what its manifest says on top, and what no manifest can change.
+/// Without close-on-exec: the interpreter of a script opens it by its number after the exec.
+fn inheritable(hook: &OwnedFd) -> io::Result<OwnedFd> {
+    let inheritable = hook.try_clone()?;
+    rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
+    Ok(inheritable)
+}
+
+/// The supervisor may be one that the kernel spares when memory is short, so that somebody is left to tell. Its hook
+/// is not to be spared. Anybody may raise this number.
+fn be_as_killable_as_others() {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(score) = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty()) {
+        let _ = rustix::io::write(&score, b"0");
+    }
+}
+
+/// What every action finds, what its manifest or its builtin says on top, and what neither can change.
 fn environment(spec: &Spec, run_as: &Prepared) -> BTreeMap<String, String> {
     let owned = |(name, value): (&str, String)| (name.to_owned(), value);
     let usual = [("PATH", PATH.to_owned()), ("LANG", "C.UTF-8".to_owned())];
@@ -190,8 +318,11 @@ fn environment(spec: &Spec, run_as: &Prepared) -> BTreeMap<String, String> {
     let mut variables: BTreeMap<String, String> =
         usual.into_iter().chain(run_as.variables()).map(owned).collect();
     variables.extend(spec.run_as.environment.clone());
-    // The daemon has checked the parameters; what it would have refused never gets here.
-    variables.extend(parameters::variables(&spec.parameters).unwrap_or_default());
+    variables.extend(match &spec.work {
+        // The daemon has checked the parameters; what it would have refused never gets here.
+        Work::Hook { .. } => parameters::variables(&spec.parameters).unwrap_or_default(),
+        Work::Builtin { environment, .. } => environment.clone(),
+    });
     variables.extend(ours.map(owned));
     variables
 }

@@ -3,6 +3,7 @@
 use std::{fs, io, sync::Arc};
 
 use rustix::fs::{FlockOperation, flock};
+use sd_notify::NotifyState;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Notify,
@@ -117,7 +118,14 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         "presence writer",
         loop_of(&control, |c| Box::pin(async move { write_presence(&c).await })),
     );
+    spawn(
+        "watchdog",
+        loop_of(&control, |c| Box::pin(async move { feed_watchdog(&c).await })),
+    );
     tasks.close();
+    // The socket listens since before the database was opened; from here on somebody accepts.
+    let serving = format!("Serving {} on {listen}", control.server_url);
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status(&serving)]);
 
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
@@ -125,6 +133,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         () = died.notified() => Err(ServeError::Died("see the line above")),
     };
     log::info!("Stopping");
+    tell_systemd(&[NotifyState::Stopping]);
     // Streams end first: they would hold the listener's drain to its limit.
     control.stop.cancel();
     control.node_streams.close();
@@ -197,6 +206,26 @@ pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputSto
     };
     let store = S3Store::new(settings, ttl).map_err(ServeError::Outputs)?;
     Ok(OutputStore::S3(store))
+}
+
+/// Fed by an answer of the database through the runtime that serves: a service without either is of no use to anybody.
+async fn feed_watchdog(control: &Control) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return control.stop.cancelled().await;
+    };
+    while !control.stopped_within(limit / 3).await {
+        match control.store.ping().await {
+            Ok(()) => tell_systemd(&[NotifyState::Watchdog]),
+            Err(err) => log::error!("The database does not answer: {}", error_chain(&err)),
+        }
+    }
+}
+
+/// Elsewhere nobody listens, and this does nothing.
+fn tell_systemd(what: &[NotifyState<'_>]) {
+    if let Err(err) = sd_notify::notify(what) {
+        log::debug!("systemd could not be told: {err}");
+    }
 }
 
 async fn write_presence(control: &Control) {

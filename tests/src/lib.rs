@@ -10,21 +10,26 @@ pub mod binaries;
 pub mod contract;
 pub mod daemon;
 pub mod fake_control;
+pub mod fake_systemd;
 pub mod faulty_store;
 pub mod lossy;
 pub mod musterd;
 pub mod oidc;
 pub mod operator;
+pub mod package_root;
 pub mod s3;
 pub mod sse;
+pub mod testhost;
 pub mod wait;
 pub mod world;
 
 pub use bare_node::BareNode;
 pub use daemon::Daemon;
 pub use fake_control::FakeControl;
+pub use fake_systemd::FakeSystemd;
 pub use musterd::Musterd;
 pub use operator::{Answer, Operator, Said};
+pub use testhost::TestHost;
 pub use wait::until;
 pub use world::{Node, World};
 

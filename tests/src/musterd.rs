@@ -21,6 +21,7 @@ pub struct Musterd {
     pub state: PathBuf,
     pub hooks: PathBuf,
     config: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
     daemon: Option<Daemon>,
 }
 
@@ -43,6 +44,7 @@ impl Musterd {
             state,
             hooks,
             config,
+            environment: Vec::new(),
             daemon: None,
         }
     }
@@ -50,6 +52,11 @@ impl Musterd {
     /// Gives it a configuration file, read at its next start.
     pub fn configure(&self, toml: &str) {
         fs::write(&self.config, toml).expect("the configuration can be written");
+    }
+
+    /// Sets a variable in the environment of the daemon, from its next start on.
+    pub fn set(&mut self, variable: &'static str, value: impl Into<PathBuf>) {
+        self.environment.push((variable, value.into()));
     }
 
     /// Installs a hook as an admin would: written beside, then renamed into place with its mode.
@@ -123,6 +130,7 @@ impl Musterd {
     #[must_use]
     pub fn run_command(&self) -> Command {
         let mut command = self.command("run");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
             .arg("--hooks-dir")
             .arg(&self.hooks)

@@ -1,12 +1,16 @@
 //! `disk.usage`: what is mounted and how full it is.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::PathBuf,
+};
 
-use muster_shared::wire::Parameters;
-use rustix::fs::StatVfs;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfs};
 use serde_json::{Value, json};
 
-use super::{Context, Failed};
+use super::{Context, Failed, parameter::Arguments};
 
 /// File systems that hold no data of their own.
 const PSEUDO: [&str; 25] = [
@@ -43,20 +47,59 @@ struct Mount {
     kind: String,
 }
 
-pub(super) fn run(parameters: &Parameters, _: &Context) -> Result<Value, Failed> {
-    let mounts = fs::read_to_string("/proc/self/mounts")
+/// From where the machine is looked at: from its first process where that may be, because the daemon's sandbox has mounts
+/// that nobody else has; else from here.
+struct View {
+    machine: Option<OwnedFd>,
+    mounts: Vec<Mount>,
+}
+
+impl View {
+    fn new() -> io::Result<Self> {
+        let (machine, text) = match Self::of_machine() {
+            Ok((root, text)) => (Some(root), text),
+            Err(_) => (None, fs::read_to_string("/proc/self/mounts")?),
+        };
+        let mounts = text.lines().filter_map(parse).collect();
+        Ok(Self { machine, mounts })
+    }
+
+    fn of_machine() -> io::Result<(OwnedFd, String)> {
+        let root = rustix::fs::open("/proc/1/root", PLACE | OFlags::DIRECTORY, Mode::empty())?;
+        // Kernels before 5.6 cannot.
+        below(&root, "/")?;
+        Ok((root, fs::read_to_string("/proc/1/mounts")?))
+    }
+
+    fn look(&self, path: &str) -> io::Result<OwnedFd> {
+        match &self.machine {
+            Some(root) => Ok(below(root, path)?),
+            None => Ok(rustix::fs::openat(CWD, path, PLACE, Mode::empty())?),
+        }
+    }
+}
+
+const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// Links that begin with a slash begin at that root too.
+fn below(root: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(root, path, PLACE, Mode::empty(), ResolveFlags::IN_ROOT)
+}
+
+pub(super) fn run(arguments: &Arguments, _: &Context) -> Result<Value, Failed> {
+    let view = View::new()
         .map_err(|err| Failed::Work(format!("the mounted file systems cannot be listed: {err}")))?;
-    let mounts: Vec<Mount> = mounts.lines().filter_map(parse).collect();
-    let systems: Vec<Value> = match parameters.get("path").and_then(Value::as_str) {
-        Some(path) => vec![one(path, &mounts)?],
-        None => all(&mounts),
+    let systems: Vec<Value> = match arguments.text("path") {
+        Some(path) => vec![one(path, &view)?],
+        None => all(&view),
     };
     Ok(json!({ "file_systems": systems }))
 }
 
-fn all(mounts: &[Mount]) -> Vec<Value> {
+fn all(view: &View) -> Vec<Value> {
     let mut shown = BTreeSet::new();
-    let real = mounts
+    let real = view
+        .mounts
         .iter()
         .filter(|mount| !PSEUDO.contains(&mount.kind.as_str()));
     // The last mount on a path hides those before it.
@@ -64,7 +107,7 @@ fn all(mounts: &[Mount]) -> Vec<Value> {
         .rev()
         .filter(|mount| shown.insert(&mount.path))
         .filter_map(|mount| {
-            let usage = rustix::fs::statvfs(mount.path.as_str())
+            let usage = rustix::fs::fstatvfs(view.look(&mount.path).ok()?)
                 .ok()
                 .filter(|usage| usage.f_blocks > 0)?;
             Some(describe(mount, &usage))
@@ -74,15 +117,17 @@ fn all(mounts: &[Mount]) -> Vec<Value> {
     systems
 }
 
-fn one(path: &str, mounts: &[Mount]) -> Result<Value, Failed> {
-    if !path.starts_with('/') {
-        return Err(Failed::Parameters(format!("path must be absolute, not {path:?}")));
-    }
-    let failed = |err: std::io::Error| Failed::Work(format!("{path} cannot be looked at: {err}"));
-    let real = fs::canonicalize(path).map_err(failed)?;
-    let usage = rustix::fs::statvfs(&real).map_err(|err| failed(err.into()))?;
+fn one(path: &str, view: &View) -> Result<Value, Failed> {
+    let failed = |err: io::Error| Failed::Work(format!("{path} cannot be looked at: {err}"));
+    let place = view.look(path).map_err(failed)?;
+    let usage = rustix::fs::fstatvfs(&place).map_err(|err| failed(err.into()))?;
+    let real: PathBuf = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).map_err(failed)?;
     let holds = |mount: &&Mount| real.starts_with(&mount.path);
-    let mount = mounts.iter().filter(holds).max_by_key(|mount| mount.path.len());
+    let mount = view
+        .mounts
+        .iter()
+        .filter(holds)
+        .max_by_key(|mount| mount.path.len());
     let mount =
         mount.ok_or_else(|| Failed::Work(format!("{path} is on no file system that is mounted here")))?;
     Ok(describe(mount, &usage))

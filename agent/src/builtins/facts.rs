@@ -2,13 +2,13 @@
 
 use std::{fs, time::Duration};
 
-use muster_shared::{time::Timestamp, wire::Parameters};
+use muster_shared::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Context, Failed};
+use super::{Context, Failed, parameter::Arguments};
 use crate::enroll::machine;
 
-pub(super) fn run(_: &Parameters, context: &Context) -> Result<Value, Failed> {
+pub(super) fn run(_: &Arguments, context: &Context) -> Result<Value, Failed> {
     let kernel = rustix::system::uname();
     let uptime = uptime();
     Ok(json!({

@@ -7,10 +7,10 @@ use tokio::task::spawn_blocking;
 
 use super::{Daemon, Event};
 use crate::{
+    builtins,
     exit::{self, Exit},
     journal::Store,
     run_dir::{self, Found, RunDir},
-    runner,
     session::{Past, Recorded, Stage},
 };
 
@@ -33,6 +33,7 @@ impl Daemon {
                 .map(|(row, _)| row.request.execution_id.to_string()),
         );
         self.sweep_runs(kept).await;
+        self.runner.launcher.sweep(self.runner.node).await;
         if !outputs.is_empty() {
             log::info!(count = outputs.len(); "Took up outputs that control has not got yet");
         }
@@ -53,15 +54,18 @@ impl Daemon {
         }
         let (execution, attempt) = (row.request.execution_id, row.attempt);
         match row.request.kind {
-            // A builtin died with the daemon that ran it. It only looked, so it may look again.
-            ActionKind::Builtin => return Some(Past::NeverRan),
-            ActionKind::Hook => {}
+            // It died with the daemon that it ran in. It only looked, so it may look again.
+            ActionKind::Builtin if !builtins::is_apart(row.request.action.as_str()) => {
+                return Some(Past::NeverRan);
+            }
+            ActionKind::Builtin | ActionKind::Hook => {}
         }
         let run = RunDir::of(&self.config.state_dir, execution, attempt);
         let action = &row.request.action;
         match run.examine(&self.runner.boot_id) {
             Ok(Found::Running(supervisor)) => {
-                log::info!(execution_id:% = execution, action:% = action; "Found a running hook again");
+                log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id;
+                    "Found a running action again");
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
@@ -71,13 +75,19 @@ impl Daemon {
                 Some(Past::Running)
             }
             Ok(Found::NeverRan) => Some(Past::NeverRan),
+            Ok(Found::GoingDown) => {
+                let runner = Arc::clone(&self.runner);
+                self.work.spawn(async move {
+                    let outcome = runner.going_down(&run).await;
+                    Event::Ended { execution, outcome }
+                });
+                Some(Past::Running)
+            }
             other => {
-                if matches!(other, Ok(Found::Lost(_))) {
-                    runner::end_survivors(execution);
-                }
-                let outcome = runner::outcome_of(other);
-                log::info!(execution_id:% = execution, action:% = action, status:% = outcome.status();
-                    "A hook ended while the daemon was away");
+                let outcome = self.runner.outcome_of(&run, other).await;
+                log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id,
+                    status:% = outcome.status();
+                    "An action ended while the daemon was away");
                 Some(Past::Ended(outcome))
             }
         }

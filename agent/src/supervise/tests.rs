@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use muster_shared::{ids::ExecutionId, time::Timestamp};
 
 use super::*;
-use crate::outcome::Ended;
-use crate::{hooks, outcome::Output, run_dir::Found};
+use crate::{
+    outcome::{Ended, Output},
+    run_dir::Found,
+};
 
 const RUN_DIR: &str = "MUSTER_TEST_SUPERVISE";
 
@@ -49,6 +51,11 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
         boot_id: "boot".into(),
         remark: None,
         run_as: crate::run_as::RunAs::default(),
+        work: Work::Hook {
+            digest: muster_shared::ids::Digest::of(script.as_bytes()),
+        },
+        unit: None,
+        limits: crate::limits::Limits::default(),
     };
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
@@ -271,6 +278,39 @@ fn a_hook_dies_with_its_supervisor_and_is_told_as_lost() {
         assert!(Instant::now() < give_up, "the hook lives on unattended");
         std::thread::sleep(Duration::from_millis(5));
     }
+    // Only an empty one can be removed.
+    if let Some(group) = run.run_dir().cgroup() {
+        fs::remove_dir(group).unwrap();
+    }
+}
+
+#[test]
+fn other_bytes_than_those_that_were_hashed_are_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\necho ran >\"$MUSTER_PARAM_DIR/ran\"\n";
+    let mut run = start(script, |spec| {
+        with_dir(&dir)(spec);
+        spec.work = Work::Hook {
+            digest: muster_shared::ids::Digest::of(b"other"),
+        };
+    });
+    assert!(!run.supervisor.wait().unwrap().success());
+    assert!(matches!(run.run_dir().examine("boot").unwrap(), Found::NeverRan));
+    assert!(!dir.path().join("ran").exists());
+}
+
+#[test]
+fn those_who_left_everything_else_are_asked_first_and_then_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"\n\
+                  (setsid sh -c 'trap \"echo heard >heard; exit\" TERM; echo $$ >away; while :; do sleep 0.1; done' &)\n\
+                  sleep 600\n";
+    let run = start(script, with_dir(&dir));
+    let away = said(&dir, "away");
+    rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
+    assert_eq!(run.ended().outcome.ended, Ended::Stopped { processes_killed: 0 });
+    assert_eq!(said(&dir, "heard"), "heard");
+    assert!(gone(&away));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::spool::Spool;
-use crate::{outcome::Ended, procfs};
+use crate::{cgroup::Cgroup, outcome::Ended, procfs};
 
 /// What is left of a hook's tree once the hook itself has ended gets this long.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -57,6 +57,7 @@ impl Watch {
     pub(super) async fn until_gone(
         &mut self,
         main: Pid,
+        group: Option<&Cgroup>,
         limit: Duration,
         grace: Duration,
         spool: &mut Spool,
@@ -89,13 +90,13 @@ impl Watch {
                     (phase, deadline) = (Phase::Stopping, Instant::now() + grace);
                 }
                 Phase::Stopping => {
-                    killed = Some(make_end(main));
+                    killed = Some(make_end(main, group));
                     (phase, deadline) = (Phase::Killing, Instant::now() + KILL_WAIT);
                 }
                 Phase::Killing | Phase::Draining => break,
             }
         }
-        let rest = self.end_the_rest(main, &mut status, spool).await;
+        let rest = self.end_the_rest(main, group, &mut status, spool).await;
         let processes_killed = killed.unwrap_or(0).max(rest.left_behind);
         match stopped {
             Some(Why::Asked) => {
@@ -114,15 +115,17 @@ impl Watch {
     }
 
     /// Kills until nothing is left: a process may be born while the others are being counted.
-    async fn end_the_rest(&mut self, main: Pid, status: &mut Option<WaitStatus>, spool: &mut Spool) -> Rest {
+    async fn end_the_rest(
+        &mut self,
+        main: Pid,
+        group: Option<&Cgroup>,
+        status: &mut Option<WaitStatus>,
+        spool: &mut Spool,
+    ) -> Rest {
         let give_up = Instant::now() + KILL_WAIT;
         let mut left_behind = 0;
         while !reap(main, status) {
-            let rest = procfs::descendants(rustix::process::getpid().as_raw_nonzero().get());
-            left_behind = left_behind.max(rest.len());
-            for process in rest {
-                procfs::signal(process, Signal::KILL);
-            }
+            left_behind = left_behind.max(kill_everybody(group));
             if Instant::now() > give_up {
                 return Rest {
                     left_behind,
@@ -188,22 +191,39 @@ fn reap(main: Pid, status: &mut Option<WaitStatus>) -> bool {
     }
 }
 
+/// Those too who left the session and were adopted by the supervisor.
 fn ask_to_end(main: Pid) {
     // The hook is not reaped yet, so its process group can be nobody else's.
     let _ = kill_process_group(main, Signal::TERM);
-    for process in procfs::descendants(main.as_raw_nonzero().get()) {
+    for process in everybody() {
         // Only those who left the group have not heard it yet, but hearing it twice does no harm.
         procfs::signal(process, Signal::TERM);
     }
 }
 
 /// Says how many were still there.
-fn make_end(main: Pid) -> usize {
-    let there = procfs::descendants(rustix::process::getpid().as_raw_nonzero().get());
+fn make_end(main: Pid, group: Option<&Cgroup>) -> usize {
+    let there = kill_everybody(group);
     let _ = kill_process_group(main, Signal::KILL);
-    for process in procfs::descendants(rustix::process::getpid().as_raw_nonzero().get()) {
-        procfs::signal(process, Signal::KILL);
+    there
+}
+
+/// Nobody under a subreaper can leave its descendants.
+fn everybody() -> Vec<procfs::Stat> {
+    procfs::descendants(rustix::process::getpid().as_raw_nonzero().get())
+}
+
+/// By the group at once, where there is one, so that nobody can outrun it by forking. Then by descent: a login session
+/// opened by the hook has a group of its own. Says how many there were.
+fn kill_everybody(group: Option<&Cgroup>) -> usize {
+    let there = everybody();
+    if let Some(group) = group {
+        // An older kernel cannot, and then descent has to do.
+        let _ = group.kill();
     }
+    everybody()
+        .into_iter()
+        .for_each(|process| procfs::signal(process, Signal::KILL));
     there.len()
 }
 
