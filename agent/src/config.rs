@@ -9,7 +9,13 @@ use std::{
 use muster_shared::labels::{self, BadLabel, LABELS_SAID_MAX, Labels};
 use serde::Deserialize;
 
-use crate::{args::RunArgs, enroll::machine::FACTS_MAX, exit::Exit};
+use crate::{
+    args::RunArgs,
+    backoff,
+    enroll::machine::FACTS_MAX,
+    exit::Exit,
+    reach::{Reach, settings::RawControl},
+};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -30,6 +36,8 @@ struct RawConfig {
     heartbeat_seconds: Option<u64>,
     idle_seconds: Option<u64>,
     backoff_max_seconds: Option<u64>,
+    backoff_min_ms: Option<u64>,
+    retry_after_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
     output_wait_seconds: Option<u64>,
     output_retry_seconds: Option<u64>,
@@ -37,6 +45,8 @@ struct RawConfig {
     output_spool_bytes_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
+    #[serde(default)]
+    control: RawControl,
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +58,7 @@ pub(crate) struct Config {
     /// What the admin calls this node. Control keeps them under `node/`, where no operator's label is.
     pub(crate) labels: Labels,
     pub(crate) limits: Limits,
+    pub(crate) reach: Reach,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +75,7 @@ pub(crate) struct Limits {
     pub(crate) heartbeat: Duration,
     /// Silence on the event stream, or of the output store during an upload, after which it counts as dead.
     pub(crate) idle: Duration,
-    pub(crate) backoff_max: Duration,
+    pub(crate) backoff: backoff::Bounds,
     /// How long past its expiry a delivered invocation is remembered.
     pub(crate) journal_keep: Duration,
     /// How long an end may wait for its output to be uploaded before it is told without it.
@@ -91,6 +102,8 @@ enum ConfigError {
         min: u64,
         max: u64,
     },
+    #[error("[control] in {path}: {why}")]
+    Control { path: PathBuf, why: String },
     #[error("[labels] in {path}: {err}")]
     Label { path: PathBuf, err: BadLabel },
     #[error("[labels] in {path} has {count} labels; the limit is {LABELS_MAX}")]
@@ -138,7 +151,18 @@ impl Config {
             stop_grace: seconds("stop_grace_seconds", raw.stop_grace_seconds, 10, 0, 3600)?,
             heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 30, 1, 3600)?,
             idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
-            backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
+            backoff: backoff::Bounds {
+                min: within("backoff_min_ms", raw.backoff_min_ms, 100, 1, 10_000)
+                    .map(Duration::from_millis)?,
+                max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 0, 3600)?,
+                asked_max: seconds(
+                    "retry_after_max_seconds",
+                    raw.retry_after_max_seconds,
+                    300,
+                    0,
+                    3600,
+                )?,
+            },
             journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
             output_wait: seconds("output_wait_seconds", raw.output_wait_seconds, 120, 0, 3600)?,
             output_retry: seconds(
@@ -168,6 +192,13 @@ impl Config {
             output_ca_file: raw.output_ca_file,
             labels: sound_labels(raw.labels, path)?,
             limits,
+            reach: raw
+                .control
+                .check(|name| std::env::var(name).ok())
+                .map_err(|why| ConfigError::Control {
+                    path: path.to_owned(),
+                    why,
+                })?,
         })
     }
 }

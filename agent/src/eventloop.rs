@@ -112,9 +112,11 @@ impl Daemon {
     ) -> Result<Self, Exit> {
         let broken = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
         let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
-        let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
-        let control = Control::new(http, server, identity.node_id, identity.nsk);
-        let (config, clock) = (Arc::new(config), Clock::default());
+        let reach = config.reach.clone();
+        let clock = reach.clock().clone();
+        let control = Control::new(reach, &identity.ca_pem, server, identity.node_id, identity.nsk)
+            .map_err(Exit::Failure)?;
+        let config = Arc::new(config);
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let binary = spawn_blocking(Binary::of_this_process)
             .await
@@ -127,13 +129,14 @@ impl Daemon {
         let (catalog, catalog_seen) = watch::channel(Arc::new(first));
         let (measured, clock_measured) = oneshot::channel();
         log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
-            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits; "musterd is up");
+            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits, reach:% = config.reach; "musterd is up");
 
         let heart = Heart {
             control: control.clone(),
             clock: clock.clone(),
             binary,
             interval: config.limits.heartbeat,
+            backoff: config.limits.backoff,
             pokes: pokes.clone(),
         };
         tasks.spawn(heart.beat(measured));

@@ -5,6 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use muster_shared::ids::Digest;
@@ -21,6 +22,7 @@ pub struct Musterd {
     pub state: PathBuf,
     pub hooks: PathBuf,
     config: PathBuf,
+    environment: Mutex<Vec<(String, String)>>,
     daemon: Option<Daemon>,
 }
 
@@ -43,6 +45,7 @@ impl Musterd {
             state,
             hooks,
             config,
+            environment: Mutex::default(),
             daemon: None,
         }
     }
@@ -50,6 +53,15 @@ impl Musterd {
     /// Gives it a configuration file, read at its next start.
     pub fn configure(&self, toml: &str) {
         fs::write(&self.config, toml).expect("the configuration can be written");
+    }
+
+    /// Sets a variable of its environment, which is empty but for `PATH`.
+    pub fn set_variable(&self, name: &str, value: &str) {
+        self.variables().push((name.to_owned(), value.to_owned()));
+    }
+
+    fn variables(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+        self.environment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Installs a hook as an admin would: written beside, then renamed into place with its mode.
@@ -78,6 +90,13 @@ impl Musterd {
 
     /// Tries to enrol.
     pub async fn try_enroll(&self, server: &str, token: &str, ca_file: &Path) -> Said {
+        let ca_file = ca_file.to_string_lossy();
+        self.try_enroll_trusting(server, token, &["--ca-file", &ca_file])
+            .await
+    }
+
+    /// The same with other words on whom to trust.
+    pub async fn try_enroll_trusting(&self, server: &str, token: &str, trust: &[&str]) -> Said {
         let token_file = self.dir.join("bootstrap-token");
         fs::write(&token_file, token).expect("the token can be written");
         fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).expect("its mode can be set");
@@ -85,8 +104,9 @@ impl Musterd {
         command
             .args(["--server", server, "--token-file"])
             .arg(token_file)
-            .arg("--ca-file")
-            .arg(ca_file);
+            .arg("--config")
+            .arg(&self.config)
+            .args(trust);
         crate::operator::said_by(command).await
     }
 
@@ -96,7 +116,8 @@ impl Musterd {
         let mut command = Command::new(binary("musterd"));
         command
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs(self.variables().iter().cloned());
         command.arg(verb).arg("--state-dir").arg(&self.state);
         command
     }
