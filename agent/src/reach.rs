@@ -1,5 +1,6 @@
 //! How this node reaches services: whom it trusts, by what time, through which proxy, and what it says when it cannot.
 
+mod names;
 mod proxy;
 pub(crate) mod settings;
 
@@ -17,6 +18,7 @@ use rustls::{
 
 use crate::{clock::Clock, exit};
 use muster_shared::time::Timestamp;
+use names::Names;
 use proxy::Proxies;
 pub(crate) use proxy::is_loopback;
 
@@ -34,6 +36,7 @@ pub(crate) struct Reach {
     /// Authorities in PEM that are trusted besides: those of a proxy that looks into TLS.
     extra_ca: Arc<[u8]>,
     clock: Clock,
+    names: Names,
 }
 
 impl Reach {
@@ -42,6 +45,7 @@ impl Reach {
             proxies: Arc::new(proxies),
             extra_ca: extra_ca.into(),
             clock: Clock::default(),
+            names: Names::default(),
         }
     }
 
@@ -83,6 +87,7 @@ impl Reach {
             .tcp_user_timeout(PEER_SILENCE_MAX)
             .pool_max_idle_per_host(2)
             .pool_idle_timeout(POOL_IDLE)
+            .dns_resolver(self.names.clone())
             .no_proxy()
             .proxy(reqwest::Proxy::custom(move |target| {
                 proxies.on_the_way_to(target)

@@ -87,6 +87,8 @@ pub(super) async fn serve(shared: Arc<Shared>, pki: &Pki) {
             if shared.state().link == Link::Away {
                 continue;
             }
+            // As the real one does; otherwise the small pieces of an answer wait for each other.
+            let _ = tcp.set_nodelay(true);
             let hang_up = Arc::new(Notify::new());
             let service = TowerToHyperService::new(routes.clone().layer(Extension(Arc::clone(&hang_up))));
             let acceptor = acceptor.clone();
