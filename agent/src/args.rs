@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use muster_shared::ids::Digest;
 
-use crate::exit;
+use crate::{enroll::pin, exit};
 
 #[derive(Parser)]
 #[command(name = "musterd", version, about = "The Muster node daemon", after_help = exit::TABLE)]
@@ -39,8 +40,14 @@ pub(crate) struct EnrollArgs {
     #[arg(long)]
     pub(crate) token_file: PathBuf,
     /// The certificate authority of the control service, in PEM: the only one that is trusted
-    #[arg(long, env = "MUSTER_CA_FILE")]
-    pub(crate) ca_file: PathBuf,
+    #[arg(long, env = "MUSTER_CA_FILE", required_unless_present = "ca_sha256")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The SHA-256 of that certificate, which the server then has to show by itself; beside a file, the file must hold it
+    #[arg(long, value_name = "HEX", value_parser = pin::parse)]
+    pub(crate) ca_sha256: Option<Digest>,
+    /// The configuration file, for its [control]
+    #[arg(long, env = "MUSTER_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
     /// How to print what happened
     #[arg(short = 'o', long, value_enum, default_value = "text")]
     pub(crate) output: Output,

@@ -1,4 +1,5 @@
-//! The node's idea of control's time: its own clock, moved by the offset that heartbeats measure.
+//! The node's idea of control's time. Once it was measured it goes on by the time since boot: no step of the node's own
+//! clock, as when it is set for the first time, makes anything expire or come to life again.
 
 use std::{
     sync::{
@@ -9,24 +10,67 @@ use std::{
 };
 
 use muster_shared::time::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::retry_after;
 
 /// From here on a clock is called wrong.
 pub(crate) const SKEW_WARN: Duration = Duration::from_secs(5);
+const UNMEASURED: i64 = i64::MIN;
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
-    offset_ms: Arc<AtomicI64>,
+    /// The instant of boot, in control's time.
+    booted_ms: Arc<AtomicI64>,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self {
+            booted_ms: Arc::new(AtomicI64::new(UNMEASURED)),
+        }
+    }
 }
 
 impl Clock {
     /// The instant that control would name now: what expiry is judged by.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::now().shifted(self.offset_ms.load(Ordering::Relaxed))
+        match self.booted_ms.load(Ordering::Relaxed) {
+            UNMEASURED => Timestamp::now(),
+            booted_ms => Timestamp::from_millis(booted_ms).shifted(since_boot_ms()),
+        }
     }
 
     pub(crate) fn set_offset_ms(&self, offset_ms: i64) {
-        self.offset_ms.store(offset_ms, Ordering::Relaxed);
+        let now = Timestamp::now().shifted(offset_ms);
+        let booted_ms = now.as_millis().saturating_sub(since_boot_ms());
+        self.booted_ms
+            .store(booted_ms.max(UNMEASURED + 1), Ordering::Relaxed);
     }
+
+    /// Takes a `Date` of control for its clock while no heartbeat has measured that any better.
+    pub(crate) fn estimate(&self, date: &str) {
+        if self.booted_ms.load(Ordering::Relaxed) != UNMEASURED {
+            return;
+        }
+        let Some(said) = retry_after::instant(date) else {
+            return;
+        };
+        let offset_ms = offset_ms(Timestamp::now(), Duration::ZERO, said);
+        if Duration::from_millis(offset_ms.unsigned_abs()) > SKEW_WARN {
+            log::warn!(offset_ms; "clock_skew: this node's clock is off, by the date of control's answer");
+            self.set_offset_ms(offset_ms);
+        }
+    }
+}
+
+/// Time spent asleep included.
+fn since_boot_ms() -> i64 {
+    let since = clock_gettime(ClockId::Boottime);
+    since
+        .tv_sec
+        .saturating_mul(1000)
+        .saturating_add(since.tv_nsec / 1_000_000)
 }
 
 /// Control's clock minus ours, in milliseconds: control answered about half a round trip after we asked.
@@ -49,5 +93,26 @@ mod tests {
             600_000
         );
         assert_eq!(offset_ms(at(601_000), Duration::ZERO, at(1_000)), -600_000);
+    }
+
+    #[test]
+    fn a_measured_clock_goes_on_and_a_date_does_not_move_it() {
+        let hours = Duration::from_secs(10 * 3600);
+        let clock = Clock::default();
+        clock.set_offset_ms(36_000_000);
+        clock.estimate("Sun, 06 Nov 1994 08:49:37 GMT");
+        let first = clock.now();
+        assert!(first >= Timestamp::now().plus(hours).minus(Duration::from_secs(60)));
+        assert!(clock.now() >= first);
+    }
+
+    #[test]
+    fn a_date_stands_in_for_a_measurement() {
+        let clock = Clock::default();
+        clock.estimate("no date");
+        assert!(clock.now() > Timestamp::from_millis(1_000_000_000_000));
+        clock.estimate("Sun, 06 Nov 1994 08:49:37 GMT");
+        let said = Timestamp::from_millis(784_111_777_000);
+        assert!(clock.now() >= said && said.until(clock.now()) < Duration::from_secs(3600));
     }
 }

@@ -11,11 +11,13 @@ use serde::Deserialize;
 
 use crate::{
     args::RunArgs,
+    backoff,
     enroll::machine::FACTS_MAX,
     exit::Exit,
     hooks::SizesMax,
     limits::{Limits as HookLimits, MEMORY_BYTES_MIN, PIDS_MIN},
     policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
+    reach::{Reach, settings::RawControl},
 };
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
@@ -41,6 +43,8 @@ struct RawConfig {
     heartbeat_seconds: Option<u64>,
     idle_seconds: Option<u64>,
     backoff_max_seconds: Option<u64>,
+    backoff_min_ms: Option<u64>,
+    retry_after_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
     output_wait_seconds: Option<u64>,
     output_retry_seconds: Option<u64>,
@@ -48,6 +52,8 @@ struct RawConfig {
     output_spool_bytes_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
+    #[serde(default)]
+    control: RawControl,
     #[serde(default)]
     hooks: RawHooks,
     #[serde(default)]
@@ -78,7 +84,9 @@ impl RawConfig {
             stop_grace_seconds: later.stop_grace_seconds.or(self.stop_grace_seconds),
             heartbeat_seconds: later.heartbeat_seconds.or(self.heartbeat_seconds),
             idle_seconds: later.idle_seconds.or(self.idle_seconds),
+            backoff_min_ms: later.backoff_min_ms.or(self.backoff_min_ms),
             backoff_max_seconds: later.backoff_max_seconds.or(self.backoff_max_seconds),
+            retry_after_max_seconds: later.retry_after_max_seconds.or(self.retry_after_max_seconds),
             journal_keep_days: later.journal_keep_days.or(self.journal_keep_days),
             output_wait_seconds: later.output_wait_seconds.or(self.output_wait_seconds),
             output_retry_seconds: later.output_retry_seconds.or(self.output_retry_seconds),
@@ -86,6 +94,7 @@ impl RawConfig {
             output_spool_bytes_max: later.output_spool_bytes_max.or(self.output_spool_bytes_max),
             labels: self.labels.into_iter().chain(later.labels).collect(),
             readable_paths: [self.readable_paths, later.readable_paths].concat(),
+            control: self.control.then(later.control),
             hooks: RawHooks {
                 launcher: later.hooks.launcher.or(self.hooks.launcher),
                 memory_max_bytes: later.hooks.memory_max_bytes.or(self.hooks.memory_max_bytes),
@@ -133,6 +142,9 @@ pub(crate) struct Config {
     pub(crate) labels: Labels,
     pub(crate) limits: Limits,
     pub(crate) policy: Policy,
+    pub(crate) reach: Reach,
+    /// As it was said, to see whether it changed.
+    control: RawControl,
     /// The command line it was read with, and is read again with.
     args: RunArgs,
 }
@@ -151,7 +163,7 @@ pub(crate) struct Limits {
     pub(crate) heartbeat: Duration,
     /// Silence on the event stream, or of the output store during an upload, after which it counts as dead.
     pub(crate) idle: Duration,
-    pub(crate) backoff_max: Duration,
+    pub(crate) backoff: backoff::Bounds,
     /// How long past its expiry a delivered invocation is remembered.
     pub(crate) journal_keep: Duration,
     /// How long an end may wait for its output to be uploaded before it is told without it.
@@ -180,6 +192,8 @@ enum ConfigError {
         min: u64,
         max: u64,
     },
+    #[error("[control] in {path}: {why}")]
+    Control { path: PathBuf, why: String },
     #[error("[labels] in {path}: {err}")]
     Label { path: PathBuf, err: BadLabel },
     #[error("[labels] in {path} has {count} labels; the limit is {LABELS_MAX}")]
@@ -227,10 +241,16 @@ impl Config {
             ("hooks.launcher", old.launcher != new.launcher),
             ("heartbeat_seconds", old.limits.heartbeat != limits.heartbeat),
             ("idle_seconds", old.limits.idle != limits.idle),
+            ("backoff_min_ms", old.limits.backoff.min != limits.backoff.min),
             (
                 "backoff_max_seconds",
-                old.limits.backoff_max != limits.backoff_max,
+                old.limits.backoff.max != limits.backoff.max,
             ),
+            (
+                "retry_after_max_seconds",
+                old.limits.backoff.asked_max != limits.backoff.asked_max,
+            ),
+            ("control", old.control != new.control),
         ];
         Ok(Reloaded {
             at_next_start: at_start
@@ -246,13 +266,15 @@ impl Config {
                 limits: Limits {
                     heartbeat: old.limits.heartbeat,
                     idle: old.limits.idle,
-                    backoff_max: old.limits.backoff_max,
+                    backoff: old.limits.backoff,
                     ..new.limits
                 },
                 readable_paths: new.readable_paths,
                 launcher: old.launcher,
                 hook_limits: new.hook_limits,
                 policy: new.policy,
+                reach: old.reach.clone(),
+                control: old.control.clone(),
                 args: new.args,
             },
         })
@@ -291,6 +313,11 @@ impl Config {
             readable_paths: raw.readable_paths,
             launcher: raw.hooks.launcher.unwrap_or_default(),
             policy,
+            reach: raw
+                .control
+                .check(|name| std::env::var(name).ok())
+                .map_err(|why| ConfigError::Control { path: main, why })?,
+            control: raw.control,
             args,
         })
     }
@@ -328,7 +355,17 @@ fn limits(raw: &RawConfig, path: &Path) -> Result<Limits, ConfigError> {
         stop_grace: seconds("stop_grace_seconds", raw.stop_grace_seconds, 10, 0, 3600)?,
         heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 30, 1, 3600)?,
         idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
-        backoff_max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 1, 3600)?,
+        backoff: backoff::Bounds {
+            min: within("backoff_min_ms", raw.backoff_min_ms, 100, 1, 10_000).map(Duration::from_millis)?,
+            max: seconds("backoff_max_seconds", raw.backoff_max_seconds, 60, 0, 3600)?,
+            asked_max: seconds(
+                "retry_after_max_seconds",
+                raw.retry_after_max_seconds,
+                300,
+                0,
+                3600,
+            )?,
+        },
         journal_keep: seconds("journal_keep_days", raw.journal_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
         output_wait: seconds("output_wait_seconds", raw.output_wait_seconds, 120, 0, 3600)?,
         output_retry: seconds(

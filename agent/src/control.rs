@@ -1,9 +1,10 @@
 //! The control service, as a node calls it. Nothing here tries twice: who calls knows whether that is right.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use muster_shared::{
     ids::{ExecutionId, NodeId},
+    time::Timestamp,
     wire::{
         CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
         EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, Problem, ViolationsRequest,
@@ -11,17 +12,13 @@ use muster_shared::{
     },
 };
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{exit, identity::Secret};
+use crate::{identity::Secret, reach::Reach, retry_after};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Control may have to read a whole object back before it believes that it is there.
 const CHECKED_CALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Shorter than servers keep an idle connection, so that a request never meets one that is being closed.
-const POOL_IDLE: Duration = Duration::from_secs(15);
 /// No answer of control is longer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -33,7 +30,7 @@ pub(crate) enum CallError {
     Refused {
         status: u16,
         problem: Option<Box<Problem>>,
-        retry_after_seconds: Option<u64>,
+        retry_after: Option<Duration>,
     },
     #[error("control gave an answer that makes no sense: {0}")]
     Senseless(String),
@@ -53,42 +50,12 @@ impl CallError {
         }
     }
 
-    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused {
-                retry_after_seconds, ..
-            } => *retry_after_seconds,
+            Self::Refused { retry_after, .. } => *retry_after,
             Self::Unreachable(_) | Self::Senseless(_) => None,
         }
     }
-}
-
-/// An HTTP client that trusts these authorities and no others.
-pub(crate) fn http_client(authorities: &[&[u8]]) -> Result<reqwest::ClientBuilder, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    for pem in authorities {
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|err| format!("the CA file is no PEM: {err}"))?;
-            // Bundles of a system hold some that no verifier can use; what counts is that one is left.
-            let _ = roots.add(certificate);
-        }
-    }
-    if roots.is_empty() {
-        return Err("the CA file holds no certificate of an authority".to_owned());
-    }
-    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|err| err.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Client::builder()
-        .tls_backend_preconfigured(tls)
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_keepalive(Duration::from_secs(30))
-        .pool_max_idle_per_host(2)
-        .pool_idle_timeout(POOL_IDLE)
-        .user_agent(concat!("musterd/", env!("CARGO_PKG_VERSION"))))
 }
 
 /// Checks the address of a control service: TLS, and nothing behind the port.
@@ -106,26 +73,9 @@ pub(crate) fn parse_server(raw: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-pub(crate) fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || bare
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
-}
-
-/// The client for control itself: HTTPS to the pinned authority, through the proxy of the environment if there is one.
-pub(crate) fn control_client(server: &Url, ca_pem: &[u8]) -> Result<Client, String> {
-    let mut builder = http_client(&[ca_pem])?.https_only(true);
-    if is_loopback(server) {
-        builder = builder.no_proxy();
-    }
-    builder.build().map_err(|err| exit::chain(&err))
-}
-
 #[derive(Clone)]
 pub(crate) struct Control {
+    reach: Reach,
     http: Client,
     server: Url,
     node: NodeId,
@@ -133,13 +83,25 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) const fn new(http: Client, server: Url, node: NodeId, nsk: Secret) -> Self {
-        Self {
-            http,
+    /// Trusts this authority and what the node's own admin trusts besides.
+    pub(crate) fn new(
+        reach: Reach,
+        ca_pem: &[u8],
+        server: Url,
+        node: NodeId,
+        nsk: Secret,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            http: reach.control_client(ca_pem)?,
+            reach,
             server,
             node,
             nsk,
-        }
+        })
+    }
+
+    pub(crate) const fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     pub(crate) const fn http(&self) -> &Client {
@@ -165,22 +127,21 @@ impl Control {
     }
 
     pub(crate) async fn heartbeat(&self, beat: &HeartbeatRequest) -> Result<HeartbeatResponse, CallError> {
-        call(self.request(Method::POST, "heartbeat"), beat, CALL_TIMEOUT).await
+        self.call(Method::POST, "heartbeat", beat).await
     }
 
     pub(crate) async fn declare(
         &self,
         manifest: &CapabilityManifest,
     ) -> Result<CapabilityResponse, CallError> {
-        call(self.request(Method::PUT, "capabilities"), manifest, CALL_TIMEOUT).await
+        self.call(Method::PUT, "capabilities", manifest).await
     }
 
     pub(crate) async fn report_violations(
         &self,
         violations: &ViolationsRequest,
     ) -> Result<ViolationsResponse, CallError> {
-        let request = self.request(Method::POST, "integrity-violations");
-        call(request, violations, CALL_TIMEOUT).await
+        self.call(Method::POST, "integrity-violations", violations).await
     }
 
     pub(crate) async fn callback(
@@ -189,13 +150,25 @@ impl Control {
         token: &str,
         callback: &Callback,
     ) -> Result<CallbackResponse, CallError> {
-        let request = self.request(Method::POST, &format!("executions/{execution}"));
+        let request = self
+            .request(Method::POST, &format!("executions/{execution}"))
+            .header(CALLBACK_TOKEN_HEADER, token);
         let timeout = if callback.names_object() {
             CHECKED_CALL_TIMEOUT
         } else {
             CALL_TIMEOUT
         };
-        call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await
+        call(&self.reach, &self.server, request, callback, timeout).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        rest: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CallError> {
+        let request = self.request(method, rest);
+        call(&self.reach, &self.server, request, body, CALL_TIMEOUT).await
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
@@ -206,6 +179,7 @@ impl Control {
 }
 
 pub(crate) async fn enroll(
+    reach: &Reach,
     http: &Client,
     server: &Url,
     token: &Secret,
@@ -213,49 +187,54 @@ pub(crate) async fn enroll(
 ) -> Result<EnrollResponse, CallError> {
     let mut url = server.clone();
     url.set_path("/v1/nodes:enroll");
-    call(http.post(url).bearer_auth(token.expose()), ask, CALL_TIMEOUT).await
+    let request = http.post(url).bearer_auth(token.expose());
+    call(reach, server, request, ask, CALL_TIMEOUT).await
 }
 
 async fn call<T: DeserializeOwned>(
+    reach: &Reach,
+    server: &Url,
     request: RequestBuilder,
     body: &impl Serialize,
     timeout: Duration,
 ) -> Result<T, CallError> {
+    let unreachable = |err| CallError::Unreachable(reach.why(server, err));
     let response = request
         .json(body)
         .timeout(timeout)
         .send()
         .await
-        .map_err(|err| CallError::Unreachable(exit::chain(&err.without_url())))?;
+        .map_err(unreachable)?;
     if !response.status().is_success() {
-        return Err(refusal(response).await);
+        return Err(refusal(response, unreachable).await);
     }
-    let bytes = body_of(response).await?;
+    let bytes = body_of(response, unreachable).await?;
     serde_json::from_slice(&bytes).map_err(|err| CallError::Senseless(err.to_string()))
 }
 
-async fn refusal(response: Response) -> CallError {
+async fn refusal(response: Response, unreachable: impl Fn(reqwest::Error) -> CallError) -> CallError {
     let status = response.status().as_u16();
-    let retry_after = response.headers().get(reqwest::header::RETRY_AFTER);
-    let retry_after_seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let problem = match body_of(response).await {
+    let header = |name| response.headers().get(name)?.to_str().ok();
+    let retry_after = header(reqwest::header::RETRY_AFTER)
+        .and_then(|asked| retry_after::wait(asked, header(reqwest::header::DATE), Timestamp::now()));
+    let problem = match body_of(response, unreachable).await {
         Ok(bytes) => serde_json::from_slice(&bytes).ok(),
         Err(_) => None,
     };
     CallError::Refused {
         status,
         problem,
-        retry_after_seconds,
+        retry_after,
     }
 }
 
-async fn body_of(mut response: Response) -> Result<Vec<u8>, CallError> {
+async fn body_of(
+    mut response: Response,
+    unreachable: impl Fn(reqwest::Error) -> CallError,
+) -> Result<Vec<u8>, CallError> {
     let mut bytes = Vec::new();
     loop {
-        let piece = response
-            .chunk()
-            .await
-            .map_err(|err| CallError::Unreachable(exit::chain(&err.without_url())))?;
+        let piece = response.chunk().await.map_err(&unreachable)?;
         let Some(piece) = piece else { return Ok(bytes) };
         if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
             return Err(CallError::Senseless(format!(
@@ -284,23 +263,5 @@ mod tests {
         ] {
             assert!(parse_server(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn loopback_is_known_in_every_spelling() {
-        for (raw, expected) in [
-            ("http://127.0.0.1:9000/x", true),
-            ("http://[::1]:9000/x", true),
-            ("http://localhost/x", true),
-            ("http://127.0.0.1.example/x", false),
-            ("http://10.0.0.1/x", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(raw).unwrap()), expected, "{raw}");
-        }
-    }
-
-    #[test]
-    fn a_ca_file_without_certificates_is_refused() {
-        assert!(http_client(&[b"hello"]).is_err());
     }
 }

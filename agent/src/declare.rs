@@ -84,7 +84,7 @@ fn log_troubles(before: &Catalog, after: &Catalog) {
 
 impl Declarer {
     pub(crate) async fn speak(self, mut pokes: mpsc::Receiver<Poke>) {
-        let mut backoff = Backoff::new(self.config().limits.backoff_max);
+        let mut backoff = Backoff::new(self.config().limits.backoff);
         log_troubles(&Catalog::default(), &self.catalog.borrow());
         // The first connection asks for the first declaration.
         let (mut rescan, mut declare) = (false, false);
@@ -109,13 +109,11 @@ impl Declarer {
                 }
                 Err(err) => {
                     log::warn!(error:% = err; "Control has not taken what the node says of itself");
-                    match &err {
-                        Unsaid::Call(call) => call.retry_after_seconds().map_or_else(
-                            || backoff.next(backoff::chance()),
-                            |seconds| backoff::asked_to_wait(seconds, backoff::chance()),
-                        ),
-                        Unsaid::Journal(_) => backoff.next(backoff::chance()),
-                    }
+                    let asked = match &err {
+                        Unsaid::Call(call) => call.retry_after(),
+                        Unsaid::Journal(_) => None,
+                    };
+                    backoff.next_unless_asked(asked, backoff::chance())
                 }
             };
             match tokio::time::timeout(wait, pokes.recv()).await {

@@ -4,24 +4,28 @@
 //! same node again, and the token is not used up twice.
 
 pub(crate) mod machine;
+pub(crate) mod pin;
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, sync::Arc};
 
 use muster_shared::{
-    ids::NodeId,
+    ids::{Digest, NodeId},
     wire::{EnrollRequest, EnrollResponse},
 };
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
-    args::{EnrollArgs, Output},
+    args::{EnrollArgs, Output, RunArgs},
+    config::Config,
     control::{self, CallError},
     durable,
     exit::{self, Exit},
     identity::{self, IdentityFile, Secret, StateLock},
     logging::{say_on_stderr, say_on_stdout},
+    reach::{self, Reach},
 };
+use pin::PinnedByDigest;
 
 /// What `-o json` prints.
 #[derive(Serialize)]
@@ -44,16 +48,20 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
             args.token_file.display()
         )));
     }
-    let ca_pem = read_named(&args.ca_file, "CA")?;
-    let http = control::control_client(&server, ca_pem.as_bytes())
-        .map_err(|why| Exit::BadConfig(format!("{}: {why}", args.ca_file.display())))?;
+    let reach = Config::load(RunArgs {
+        state_dir: None,
+        hooks_dir: None,
+        config: args.config.clone(),
+    })?
+    .reach;
+    let http = client(args, &reach)?;
     let _lock = StateLock::take(&args.state_dir)?;
     refuse_if_enrolled(&args.state_dir)?;
     let ask = question(&args.state_dir)?;
-    let answer = control::enroll(&http, &server, &token, &ask)
+    let answer = control::enroll(&reach, &http, &server, &token, &ask)
         .await
         .map_err(|err| explain(&err))?;
-    check(&answer)?;
+    check(&answer, args.ca_sha256)?;
     let server = server.as_str().trim_end_matches('/');
     keep(&args.state_dir, server, &answer).map_err(|err| {
         Exit::Failure(format!(
@@ -63,6 +71,30 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
     })?;
     tell(args, server, &answer);
     Ok(())
+}
+
+/// Trusts what the command line names, and nothing before that.
+fn client(args: &EnrollArgs, reach: &Reach) -> Result<reqwest::Client, Exit> {
+    let pem = match &args.ca_file {
+        Some(path) => Some((path, read_named(path, "CA")?)),
+        None => None,
+    };
+    let built = match (args.ca_sha256, pem) {
+        (Some(digest), Some((path, pem))) if !pin::is_among(digest, pem.as_bytes()) => {
+            return Err(Exit::BadConfig(format!(
+                "the CA file {} holds no certificate with the SHA-256 of --ca-sha256",
+                path.display()
+            )));
+        }
+        (Some(digest), _) => reach
+            .client_with(Arc::new(PinnedByDigest::new(digest)))
+            .and_then(|builder| builder.https_only(true).build().map_err(|err| exit::chain(&err))),
+        (None, Some((path, pem))) => reach
+            .control_client(pem.as_bytes())
+            .map_err(|why| format!("{}: {why}", path.display())),
+        (None, None) => Err("--ca-file or --ca-sha256 is needed".to_owned()),
+    };
+    built.map_err(Exit::BadConfig)
 }
 
 fn read_named(path: &Path, what: &str) -> Result<String, Exit> {
@@ -145,12 +177,15 @@ fn explain(err: &CallError) -> Exit {
 }
 
 /// An identity that the daemon could not use is not kept.
-fn check(answer: &EnrollResponse) -> Result<(), Exit> {
+fn check(answer: &EnrollResponse, pinned: Option<Digest>) -> Result<(), Exit> {
     let unusable =
         |why: String| Exit::Refused(format!("control gave an identity that cannot be used: {why}"));
-    control::http_client(&[answer.ca_pem.as_bytes()])
+    reach::roots(&[answer.ca_pem.as_bytes()])
         .map(drop)
         .map_err(unusable)?;
+    if pinned.is_some_and(|digest| !pin::is_among(digest, answer.ca_pem.as_bytes())) {
+        return Err(unusable("its authority is not the one of --ca-sha256".to_owned()));
+    }
     identity::key_ring(&answer.signing_keys).map_err(unusable)?;
     if answer.nsk.trim().is_empty() {
         Err(unusable("its key is empty".to_owned()))

@@ -128,9 +128,11 @@ impl Daemon {
     ) -> Result<Self, Exit> {
         let broken = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
         let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
-        let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
-        let control = Control::new(http, server, identity.node_id, identity.nsk);
-        let (config, clock) = (Arc::new(config), Clock::default());
+        let reach = config.reach.clone();
+        let clock = reach.clock().clone();
+        let control = Control::new(reach, &identity.ca_pem, server, identity.node_id, identity.nsk)
+            .map_err(Exit::Failure)?;
+        let config = Arc::new(config);
         let (settings, settings_seen) = watch::channel(Arc::clone(&config));
         let (reload, reloads) = mpsc::channel(4);
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
@@ -147,7 +149,7 @@ impl Daemon {
         let (catalog, catalog_seen) = watch::channel(Arc::new(first));
         let (measured, clock_measured) = oneshot::channel();
         log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
-            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits; "musterd is up");
+            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits, reach:% = config.reach; "musterd is up");
         launcher.announce();
 
         let heart = Heart {
@@ -155,6 +157,7 @@ impl Daemon {
             clock: clock.clone(),
             binary,
             interval: config.limits.heartbeat,
+            backoff: config.limits.backoff,
             pokes: pokes.clone(),
         };
         tasks.spawn(heart.beat(measured));

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use crate::{
+    backoff::{self, Backoff},
     clock::{self, Clock},
     control::{CallError, Control},
     declare::Poke,
@@ -51,6 +52,7 @@ pub(crate) struct Heart {
     pub(crate) clock: Clock,
     pub(crate) binary: Binary,
     pub(crate) interval: Duration,
+    pub(crate) backoff: backoff::Bounds,
     pub(crate) pokes: mpsc::Sender<Poke>,
 }
 
@@ -59,25 +61,37 @@ impl Heart {
     pub(crate) async fn beat(self, measured: oneshot::Sender<()>) {
         let mut measured = Some(measured);
         let (mut failing, mut skewed) = (false, false);
+        // Tried again sooner than the next one is due, never later.
+        let mut backoff = Backoff::new(backoff::Bounds {
+            max: self.backoff.max.min(self.interval),
+            ..self.backoff
+        });
         loop {
-            match self.once(&mut skewed).await {
+            let wait = match self.once(&mut skewed).await {
                 Ok(reconcile) => {
                     failing = false;
+                    backoff.reset();
                     if reconcile && self.pokes.send(Poke::Declare).await.is_err() {
                         return;
                     }
+                    self.interval
                 }
-                Err(err) if failing => log::debug!(error:% = err; "The heartbeat was not taken"),
                 Err(err) => {
+                    let level = if failing {
+                        log::Level::Debug
+                    } else {
+                        log::Level::Warn
+                    };
+                    log::log!(level, error:% = err; "The heartbeat was not taken and is tried again");
                     failing = true;
-                    log::warn!(error:% = err; "The heartbeat was not taken; it is tried again every {:?}", self.interval);
+                    backoff.next_unless_asked(err.retry_after(), backoff::chance())
                 }
-            }
+            };
             // Nobody waits for it any more after the first time.
             if let Some(measured) = measured.take() {
                 let _ = measured.send(());
             }
-            sleep(self.interval).await;
+            sleep(wait).await;
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Reporter {
     control: Control,
     state_dir: PathBuf,
     clock: Clock,
-    backoff_max: Duration,
+    backoff: backoff::Bounds,
     output_wait: Duration,
     output_retry: Duration,
     uploader: Uploader,
@@ -94,7 +94,7 @@ enum Tried {
 enum Answer {
     Done(Delivered),
     NotUploaded,
-    Again { after_seconds: Option<u64> },
+    Again { asked: Option<Duration> },
 }
 
 impl Reporter {
@@ -111,7 +111,7 @@ impl Reporter {
             control,
             state_dir,
             clock,
-            backoff_max: limits.backoff_max,
+            backoff: limits.backoff,
             output_wait: limits.output_wait,
             output_retry: limits.output_retry,
             uploader,
@@ -169,7 +169,7 @@ impl Reporter {
 
     /// Only what is not there is lost. Whatever else is in the way may pass.
     async fn read_small(&self, file: &Path) -> Delivery {
-        let mut backoff = Backoff::new(self.backoff_max);
+        let mut backoff = Backoff::new(self.backoff);
         for tries in 1.. {
             match tokio::fs::read(file).await {
                 Ok(bytes) => return Delivery::Inline(Base64(bytes)),
@@ -187,7 +187,7 @@ impl Reporter {
 
     /// Tries for as long as the end may wait, then tells the end without its output.
     async fn deliver_with_upload(&self, errand: &Errand, end: Callback, upload: &Upload) -> Delivered {
-        let mut backoff = Backoff::new(self.backoff_max);
+        let mut backoff = Backoff::new(self.backoff);
         let mut until = None;
         let mut tries = 0;
         let (why, kept) = loop {
@@ -263,7 +263,10 @@ impl Reporter {
 
     /// Ends when control has answered for good, or with why there is nothing left to bring.
     async fn keep_trying(&self, errand: &Errand, end: &Callback, upload: &Upload) -> Option<String> {
-        let mut backoff = Backoff::new(self.output_retry);
+        let mut backoff = Backoff::new(backoff::Bounds {
+            max: self.output_retry,
+            ..self.backoff
+        });
         let mut failures: u64 = 0;
         loop {
             // First of all a wait: the last try has just failed, or this daemon and its control have just started. That
@@ -388,7 +391,7 @@ impl Reporter {
     async fn post_in(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
         let request = &errand.request;
         let about_upload = callback.names_object() || callback.declared_output_bytes.is_some();
-        let mut backoff = Backoff::new(self.backoff_max);
+        let mut backoff = Backoff::new(self.backoff);
         let mut failures: u64 = 0;
         loop {
             // Waiting for the slot is not waiting for control: the slot is given back before each wait.
@@ -402,7 +405,7 @@ impl Reporter {
                 Ok(response) => return Posted::Taken(response),
                 Err(err) => err,
             };
-            let after_seconds = match judge(&err) {
+            let asked = match judge(&err) {
                 Answer::Done(delivered) => {
                     log::warn!(execution_id:% = request.execution_id, node_id:% = request.node_id, action:% = request.action,
                         status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
@@ -411,7 +414,7 @@ impl Reporter {
                 }
                 Answer::NotUploaded if about_upload => return Posted::NotUploaded(err.to_string()),
                 Answer::NotUploaded => None,
-                Answer::Again { after_seconds } => after_seconds,
+                Answer::Again { asked } => asked,
             };
             failures += 1;
             let level = if failures == 1 {
@@ -421,19 +424,18 @@ impl Reporter {
             };
             log::log!(level, execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id, status:% = callback.status, failures,
                 error:% = err; "A callback was not taken and is tried again");
-            self.wait(&mut backoff, after_seconds).await;
+            self.wait(&mut backoff, asked).await;
         }
     }
 
-    async fn wait(&self, backoff: &mut Backoff, after_seconds: Option<u64>) {
-        match after_seconds {
-            Some(seconds) => tokio::time::sleep(backoff::asked_to_wait(seconds, backoff::chance())).await,
-            None => {
-                tokio::select! {
-                    () = tokio::time::sleep(backoff.next(backoff::chance())) => {}
-                    () = self.reachable.notified() => backoff.reset(),
-                }
-            }
+    async fn wait(&self, backoff: &mut Backoff, asked: Option<Duration>) {
+        let wait = tokio::time::sleep(backoff.next_unless_asked(asked, backoff::chance()));
+        if asked.is_some_and(|asked| !asked.is_zero()) {
+            return wait.await;
+        }
+        tokio::select! {
+            () = wait => {}
+            () = self.reachable.notified() => backoff.reset(),
         }
     }
 }
@@ -461,16 +463,21 @@ fn patience(status: Status, wait_max: Duration, left: Duration) -> Duration {
 /// Only an answer that can never change is an end; anything else is tried again.
 fn judge(err: &CallError) -> Answer {
     let again = Answer::Again {
-        after_seconds: err.retry_after_seconds(),
+        asked: err.retry_after(),
     };
     match err {
         CallError::Unreachable(_) | CallError::Senseless(_) => again,
         CallError::Refused { status, .. } => match (*status, err.code()) {
             (502, Some("output_upload_failed")) => Answer::NotUploaded,
             (409, Some("invalid_state_transition")) => Answer::Done(Delivered::Ahead),
-            (409, _) => Answer::Done(Delivered::Settled),
             (401 | 408 | 425 | 429, _) => again,
-            (400..=499, _) => Answer::Done(Delivered::Gone),
+            // Without a code it is not control that speaks, but something before it that knows of no invocation.
+            (400..=499, None) => again,
+            (409, Some(_)) => Answer::Done(Delivered::Settled),
+            (403, Some("callback_token_mismatch" | "nsk_node_mismatch")) => Answer::Done(Delivered::Gone),
+            // Any other is about the node: an identity that is refused today may be known again tomorrow.
+            (403, Some(_)) => again,
+            (400..=499, Some(_)) => Answer::Done(Delivered::Gone),
             _ => again,
         },
     }
@@ -481,14 +488,14 @@ mod tests {
     use super::*;
     use muster_shared::wire::Problem;
 
-    fn refused(status: u16, code: &str) -> Option<Delivered> {
+    fn refused(status: u16, code: Option<&str>) -> Option<Delivered> {
         let problem = Problem {
             kind: String::new(),
             title: String::new(),
             status,
             detail: String::new(),
             instance: String::new(),
-            code: Some(code.into()),
+            code: code.map(Into::into),
             position: None,
             dropped: Vec::new(),
             reason: None,
@@ -497,7 +504,7 @@ mod tests {
         match judge(&CallError::Refused {
             status,
             problem: Some(Box::new(problem)),
-            retry_after_seconds: None,
+            retry_after: None,
         }) {
             Answer::Done(delivered) => Some(delivered),
             Answer::NotUploaded | Answer::Again { .. } => None,
@@ -522,15 +529,26 @@ mod tests {
 
     #[test]
     fn only_an_answer_for_good_ends_the_delivery() {
-        assert_eq!(
-            refused(409, "execution_already_terminal"),
-            Some(Delivered::Settled)
-        );
-        assert_eq!(refused(409, "invalid_state_transition"), Some(Delivered::Ahead));
-        assert_eq!(refused(404, "execution_not_found"), Some(Delivered::Gone));
-        assert_eq!(refused(403, "callback_token_mismatch"), Some(Delivered::Gone));
+        for (status, code, expected) in [
+            (409, "execution_already_terminal", Delivered::Settled),
+            (409, "invalid_state_transition", Delivered::Ahead),
+            (404, "execution_not_found", Delivered::Gone),
+            (403, "callback_token_mismatch", Delivered::Gone),
+            (403, "nsk_node_mismatch", Delivered::Gone),
+        ] {
+            assert_eq!(refused(status, Some(code)), Some(expected), "{status} {code}");
+        }
         for status in [401, 408, 429, 500, 502, 503, 302] {
-            assert_eq!(refused(status, ""), None, "{status}");
+            assert_eq!(refused(status, Some("")), None, "{status}");
+        }
+    }
+
+    #[test]
+    fn neither_a_refused_identity_nor_a_gateway_ends_a_delivery() {
+        assert_eq!(refused(401, Some("unauthenticated")), None);
+        assert_eq!(refused(403, Some("node_id_mismatch")), None);
+        for status in [400, 401, 403, 404, 407, 409, 413, 451] {
+            assert_eq!(refused(status, None), None, "{status}");
         }
     }
 }

@@ -5,16 +5,14 @@
 
 mod transport;
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use eventsource_client::{Client as _, ClientBuilder, Error as StreamError, ReconnectOptions, SSE};
 use futures_util::StreamExt as _;
 use muster_shared::{
     envelope::{ENVELOPE_LEN_MAX, KeyRing, Refused},
     ids::NodeId,
+    time::Timestamp,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,6 +22,7 @@ use crate::{
     config::Limits,
     control::Control,
     eventloop::Event,
+    retry_after,
 };
 use transport::Transport;
 
@@ -46,14 +45,14 @@ pub(crate) struct Listener {
 /// Why a connection is over.
 struct Over {
     why: String,
-    retry_after_seconds: Option<u64>,
+    asked: Option<Duration>,
 }
 
 impl Over {
     fn because(why: impl ToString) -> Self {
         Self {
             why: why.to_string(),
-            retry_after_seconds: None,
+            asked: None,
         }
     }
 }
@@ -62,24 +61,25 @@ impl Listener {
     pub(crate) async fn listen(self, clock_measured: oneshot::Receiver<()>) {
         // An envelope that a wrong clock takes for expired would be refused for nothing.
         let _ = tokio::time::timeout(CLOCK_WAIT, clock_measured).await;
-        let mut backoff = Backoff::new(self.limits.backoff_max);
+        let mut backoff = Backoff::new(self.limits.backoff);
         let mut failures: u64 = 0;
         while !self.events.is_closed() {
             let since = Instant::now();
-            let transport = Transport::new(&self.control, self.limits.idle, EVENT_BYTES_MAX);
+            let transport = Transport::new(
+                &self.control,
+                self.clock.clone(),
+                self.limits.idle,
+                EVENT_BYTES_MAX,
+            );
             let (over, connected) = self.follow(&transport).await;
             failures = if connected { 0 } else { failures + 1 };
-            match transport.retry_ms.load(Ordering::Relaxed) {
-                0 => {}
-                asked_ms => backoff.set_base(Duration::from_millis(asked_ms)),
+            if let Some(asked) = transport.retry() {
+                backoff.set_base(asked);
             }
             if connected && since.elapsed() >= HEALTHY {
                 backoff.reset();
             }
-            let wait = match over.retry_after_seconds {
-                Some(seconds) => backoff::asked_to_wait(seconds, backoff::chance()),
-                None => backoff.next(backoff::chance()),
-            };
+            let wait = backoff.next_unless_asked(over.asked, backoff::chance());
             log::warn!(failures, wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 "The event stream is down: {}", over.why);
             if self
@@ -132,21 +132,22 @@ impl Listener {
         match err {
             StreamError::UnexpectedResponse(response, _) => {
                 let status = response.status();
-                let retry_after = response.get_header_value("retry-after").ok().flatten();
-                let why = if status == 401 {
-                    // The identity is kept: control may be restoring a backup, or its clock may be off.
-                    "control does not accept this node's key (401)".to_owned()
-                } else {
-                    format!("control answered {status}")
+                let header = |name| response.get_header_value(name).ok().flatten();
+                let asked = header("retry-after")
+                    .and_then(|asked| retry_after::wait(asked, header("date"), Timestamp::now()));
+                let why = match status {
+                    // Control may be restoring a backup, or something before it may be wrong.
+                    401 | 403 => format!(
+                        "control does not accept this node ({status}); it keeps its identity and asks again"
+                    ),
+                    _ => format!("control answered {status}"),
                 };
-                Over {
-                    why,
-                    retry_after_seconds: retry_after.and_then(|value| value.trim().parse().ok()),
-                }
+                Over { why, asked }
             }
-            StreamError::TimedOut => {
-                Over::because(format!("nothing was heard for {} s", self.limits.idle.as_secs()))
-            }
+            StreamError::TimedOut => Over::because(format!(
+                "nothing was heard for {} s (idle_seconds)",
+                self.limits.idle.as_secs()
+            )),
             StreamError::Eof | StreamError::UnexpectedEof => Over::because("control closed it"),
             StreamError::Transport(err) => Over::because(crate::exit::chain(err.inner())),
             StreamError::HttpStream(err) => Over::because(crate::exit::chain(err.as_ref())),

@@ -223,7 +223,7 @@ fn spawn(
         .map(inheritable)
         .transpose()
         .map_err(|err| not_started(&err))?;
-    let mut command = match &inheritable {
+    let command = match &inheritable {
         Some(hook) => Command::new(format!("/proc/self/fd/{}", hook.as_raw_fd())),
         None => {
             let mut itself = Command::new("/proc/self/exe");
@@ -231,7 +231,7 @@ fn spawn(
             itself
         }
     };
-    start(&mut command, spec, output, group, (Arc::clone(&run_as), tells)).map_err(|err| {
+    start(command, spec, output, group, (Arc::clone(&run_as), tells)).map_err(|err| {
         // The child is gone, and so is every other writer: what it had to say is all there is.
         let mut step = [0];
         match (&told).read(&mut step) {
@@ -241,8 +241,9 @@ fn spawn(
     })
 }
 
+/// The command goes with it: what it holds of the pipe would keep whoever reads there waiting.
 fn start(
-    command: &mut Command,
+    mut command: Command,
     spec: &Spec,
     output: OwnedFd,
     group: Option<&Cgroup>,

@@ -36,6 +36,8 @@ pub(crate) struct Initialised {
     pub(crate) server: String,
     pub(crate) token: String,
     pub(crate) ca_file: PathBuf,
+    /// By which a node knows the CA that the server shows it, without the file.
+    pub(crate) ca_sha256: String,
     pub(crate) project_id: ProjectId,
     pub(crate) domain_id: DomainId,
 }
@@ -124,6 +126,7 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
         server,
         token,
         ca_file: fs::canonicalize(data.ca_cert())?,
+        ca_sha256: pki.ca_sha256,
         project_id: project,
         domain_id: domain,
     })
@@ -182,6 +185,7 @@ fn bracketed(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::pem::PemObject as _;
 
     fn options(dir: &Path) -> InitOptions {
         InitOptions {
@@ -198,6 +202,9 @@ mod tests {
         let made = init(options(dir.path()), Timestamp::now()).await.unwrap();
         assert_eq!(made.server, "https://127.0.0.1:7443");
         assert!(made.ca_file.is_absolute());
+        let ca = rustls::pki_types::CertificateDer::from_pem_file(&made.ca_file).unwrap();
+        let digest = muster_shared::ids::Digest::of(&ca);
+        assert_eq!(format!("sha256:{}", made.ca_sha256), digest.to_string());
         assert!(matches!(
             init(options(dir.path()), Timestamp::now()).await,
             Err(InitError::Already(_))

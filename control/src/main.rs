@@ -284,11 +284,14 @@ fn show(made: &init::Initialised, output: Output) -> Result<(), Box<dyn Error>> 
         Output::Text => println!(
             "Initialised. Serve it with: muster-control serve --data-dir DIR\n\
              The token below is shown this once.\n\n\
-             export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}",
+             export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}\n\n\
+             A node enrols with: musterd enroll --server {} --token-file FILE --ca-sha256 {}",
             made.server,
             made.token,
             made.ca_file.display(),
             made.project_id,
+            made.server,
+            made.ca_sha256,
         ),
     }
     Ok(())

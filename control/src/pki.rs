@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use muster_shared::ids::Digest;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -10,6 +11,8 @@ use rcgen::{
 /// PEM texts of a new CA and a server certificate.
 pub(crate) struct Pki {
     pub(crate) ca_cert: String,
+    /// As 64 hexadecimal digits.
+    pub(crate) ca_sha256: String,
     pub(crate) ca_key: String,
     pub(crate) server_cert: String,
     pub(crate) server_key: String,
@@ -36,6 +39,7 @@ pub(crate) fn make(names: &[String]) -> Result<Pki, rcgen::Error> {
     let server_cert = server.signed_by(&server_key, &issuer)?;
     Ok(Pki {
         ca_cert: ca_cert.pem(),
+        ca_sha256: Digest::of(ca_cert.der()).to_string().replace("sha256:", ""),
         ca_key: ca_key.serialize_pem(),
         // The chain carries the CA too: a client that pins it by digest needs to see it.
         server_cert: format!("{}{}", server_cert.pem(), ca_cert.pem()),

@@ -4,6 +4,7 @@
 //! which callback token, along which edge of the status machine. What it finds wrong it refuses as the real one does,
 //! and keeps as a complaint that fails the story at its end, unless the story expects it.
 
+mod faults;
 mod server;
 mod state;
 
@@ -17,7 +18,6 @@ use muster_shared::{
     envelope::{Envelope, Signer},
     ids::{Digest, EventId, ExecutionId, NodeId},
     status::Status,
-    time::Timestamp,
     wire::{
         ActionCancel, ActionKind, ActionRequest, BaselineUpdated, Callback, CapabilityManifest,
         ViolationReport,
@@ -28,10 +28,12 @@ use tempfile::TempDir;
 use crate::{
     Musterd, chance,
     daemon::{end_supervisors_under, supervisors_under},
+    operator::Said,
     until,
     world::free_port,
 };
 
+pub use faults::{Refusal, RefusedRequest, RetryAfter};
 use state::{Link, Shared, State};
 pub use state::{Taken, Verdict as AnswerWith};
 
@@ -51,6 +53,14 @@ impl FakeControl {
     /// # Panics
     /// When it cannot listen.
     pub async fn new() -> Self {
+        Self::with_certificate_of(2000, 2999).await
+    }
+
+    /// The same with a certificate that holds from the first of these years to the end of the last.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub async fn with_certificate_of(first: i32, last: i32) -> Self {
         crate::use_ring();
         let dir = tempfile::Builder::new()
             .prefix("muster-fake-")
@@ -58,7 +68,7 @@ impl FakeControl {
             .expect("a directory can be made");
         let signer = Signer::from_seed(&chance());
         let port = free_port();
-        let pki = server::pki();
+        let pki = server::pki((first, last));
         let ca_file = dir.path().join("ca.pem");
         std::fs::write(&ca_file, &pki.ca_pem).expect("the CA can be written");
         let shared = Arc::new(Shared::new(
@@ -83,12 +93,14 @@ impl FakeControl {
 
     /// Enrols a daemon that a story has prepared, starts it and waits for its stream.
     pub async fn start_node(&self, prepare: impl FnOnce(&Musterd)) -> Musterd {
+        self.start_node_at(&self.base(), prepare).await
+    }
+
+    /// The same by another address that leads here.
+    pub async fn start_node_at(&self, server: &str, prepare: impl FnOnce(&Musterd)) -> Musterd {
         let mut musterd = Musterd::new(self.dir.path(), "node");
         prepare(&musterd);
-        let _ = musterd
-            .try_enroll(&self.shared.base(), BOOTSTRAP_TOKEN, &self.ca_file)
-            .await
-            .expect(0);
+        let _ = self.try_enroll(&musterd, server).await.expect(0);
         self.launch(&mut musterd).await;
         musterd
     }
@@ -110,6 +122,21 @@ impl FakeControl {
         .await;
     }
 
+    /// Tries to enrol a daemon by that address.
+    pub async fn try_enroll(&self, musterd: &Musterd, server: &str) -> Said {
+        musterd.try_enroll(server, BOOTSTRAP_TOKEN, &self.ca_file).await
+    }
+
+    #[must_use]
+    pub fn base(&self) -> String {
+        self.shared.base()
+    }
+
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.shared.port
+    }
+
     /// The node that enrolled here.
     ///
     /// # Panics
@@ -128,7 +155,7 @@ impl FakeControl {
     /// A request that its node should take: for it, unexpired, with a callback token.
     #[must_use]
     pub fn request(&self, action: &str, kind: ActionKind) -> ActionRequest {
-        let now = Timestamp::now();
+        let now = self.shared.now();
         let execution_id = ExecutionId::mint(now, chance());
         let node_id = self.node_id();
         let callback_token = format!("token-of-{execution_id}");
@@ -165,7 +192,7 @@ impl FakeControl {
     /// An approval of a digest.
     #[must_use]
     pub fn approval(&self, hook: &str, digest: Digest) -> BaselineUpdated {
-        let now = Timestamp::now();
+        let now = self.shared.now();
         BaselineUpdated {
             event_id: EventId::mint(now, chance()),
             occurred_at: now,
@@ -180,7 +207,7 @@ impl FakeControl {
     /// A cancel of an execution.
     #[must_use]
     pub fn cancel(&self, execution: ExecutionId) -> ActionCancel {
-        let now = Timestamp::now();
+        let now = self.shared.now();
         ActionCancel {
             event_id: EventId::mint(now, chance()),
             occurred_at: now,
@@ -241,11 +268,14 @@ impl FakeControl {
             .is_some_and(|stream| stream.send(text.to_owned().into()).is_ok())
     }
 
-    /// Pushes a sealed request if a stream is open.
-    pub fn try_push(&self, request: &ActionRequest) {
+    /// Pushes a sealed request if a stream is open, and says whether one was.
+    pub fn try_push(&self, request: &ActionRequest) -> bool {
         let envelope = self.signer.seal(request).expect("a request is JSON");
         let data = serde_json::to_string(&envelope).expect("an envelope is JSON");
-        self.try_push_frame("action_request", &request.event_id.to_string(), &data);
+        self.try_push_raw(&format!(
+            "event: action_request\nid: {}\ndata: {data}\n\n",
+            request.event_id
+        ))
     }
 
     /// Pushes any frame if a stream is open.
@@ -293,6 +323,44 @@ impl FakeControl {
 
     pub fn come_back(&self) {
         self.state().link = Link::Up;
+    }
+
+    /// Refuses what its node asks, from now on.
+    pub fn refuse(&self, refusal: Refusal) {
+        let mut state = self.state();
+        state.refused.clear();
+        state.refusing = Some(refusal);
+    }
+
+    pub fn accept_again(&self) {
+        self.state().refusing = None;
+    }
+
+    /// What it refused since it began to.
+    #[must_use]
+    pub fn refused(&self) -> Vec<RefusedRequest> {
+        self.state().refused.clone()
+    }
+
+    /// Sets its clock ahead of this machine's, or back.
+    pub fn set_clock(&self, ahead_ms: i64) {
+        self.state().clock_ms = ahead_ms;
+    }
+
+    /// Ends every stream as soon as it is asked for, in turns in different ways; or does so no more.
+    pub fn slam_streams(&self, slams: bool) {
+        self.state().slams = slams.then_some(0);
+    }
+
+    /// How many it has ended so.
+    #[must_use]
+    pub fn slams(&self) -> usize {
+        self.state().slams.unwrap_or_default()
+    }
+
+    /// Has outputs brought to itself under another name.
+    pub fn store_at(&self, base: &str) {
+        self.state().store = Some(base.to_owned());
     }
 
     // ---- what it was told

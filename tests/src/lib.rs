@@ -7,6 +7,7 @@
 
 pub mod bare_node;
 pub mod binaries;
+pub mod connect_proxy;
 pub mod contract;
 pub mod daemon;
 pub mod fake_control;
@@ -17,6 +18,7 @@ pub mod musterd;
 pub mod oidc;
 pub mod operator;
 pub mod package_root;
+pub mod relay;
 pub mod s3;
 pub mod sse;
 pub mod testhost;
@@ -57,4 +59,15 @@ pub fn chance<const N: usize>() -> [u8; N] {
 pub fn use_ring() {
     // A second call finds it installed already, which is what it asks for.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The digest by which the first certificate of a PEM file is known.
+///
+/// # Panics
+/// When it holds none.
+#[must_use]
+pub fn certificate_digest(pem: &[u8]) -> muster_shared::ids::Digest {
+    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+    let certificate = CertificateDer::from_pem_slice(pem).expect("the file holds a certificate");
+    muster_shared::ids::Digest::of(&certificate)
 }

@@ -5,6 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use muster_shared::{ids::Digest, wire::hook_digest};
@@ -21,7 +22,7 @@ pub struct Musterd {
     pub state: PathBuf,
     pub hooks: PathBuf,
     config: PathBuf,
-    environment: Vec<(&'static str, PathBuf)>,
+    environment: Mutex<Vec<(String, String)>>,
     daemon: Option<Daemon>,
 }
 
@@ -44,7 +45,7 @@ impl Musterd {
             state,
             hooks,
             config,
-            environment: Vec::new(),
+            environment: Mutex::default(),
             daemon: None,
         }
     }
@@ -54,9 +55,13 @@ impl Musterd {
         fs::write(&self.config, toml).expect("the configuration can be written");
     }
 
-    /// Sets a variable in the environment of the daemon, from its next start on.
-    pub fn set(&mut self, variable: &'static str, value: impl Into<PathBuf>) {
-        self.environment.push((variable, value.into()));
+    /// Sets a variable of its environment, which is empty but for `PATH`.
+    pub fn set_variable(&self, name: &str, value: &str) {
+        self.variables().push((name.to_owned(), value.to_owned()));
+    }
+
+    fn variables(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+        self.environment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Installs a hook as an admin would: written beside, then renamed into place with its mode.
@@ -103,6 +108,13 @@ impl Musterd {
 
     /// Tries to enrol.
     pub async fn try_enroll(&self, server: &str, token: &str, ca_file: &Path) -> Said {
+        let ca_file = ca_file.to_string_lossy();
+        self.try_enroll_trusting(server, token, &["--ca-file", &ca_file])
+            .await
+    }
+
+    /// The same with other words on whom to trust.
+    pub async fn try_enroll_trusting(&self, server: &str, token: &str, trust: &[&str]) -> Said {
         let token_file = self.dir.join("bootstrap-token");
         fs::write(&token_file, token).expect("the token can be written");
         fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).expect("its mode can be set");
@@ -110,8 +122,9 @@ impl Musterd {
         command
             .args(["--server", server, "--token-file"])
             .arg(token_file)
-            .arg("--ca-file")
-            .arg(ca_file);
+            .arg("--config")
+            .arg(&self.config)
+            .args(trust);
         crate::operator::said_by(command).await
     }
 
@@ -121,7 +134,8 @@ impl Musterd {
         let mut command = Command::new(binary("musterd"));
         command
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs(self.variables().iter().cloned());
         command.arg(verb).arg("--state-dir").arg(&self.state);
         command
     }
@@ -130,7 +144,6 @@ impl Musterd {
     #[must_use]
     pub fn run_command(&self) -> Command {
         let mut command = self.command("run");
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
             .arg("--hooks-dir")
             .arg(&self.hooks)

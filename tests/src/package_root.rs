@@ -71,8 +71,8 @@ impl PackageRoot {
 
     /// Lets a daemon and all it starts see this one and not this machine's.
     pub fn give_to(&self, musterd: &mut Musterd) {
-        musterd.set("APT_CONFIG", self.apt_conf());
-        musterd.set("DPKG_ADMINDIR", self.admin_dir());
+        musterd.set_variable("APT_CONFIG", &self.apt_conf().to_string_lossy());
+        musterd.set_variable("DPKG_ADMINDIR", &self.admin_dir().to_string_lossy());
     }
 
     /// Puts a version of a package into the repository, in place of the one before.

@@ -163,7 +163,7 @@ async fn services_are_told_and_moved_and_a_job_is_told_as_it_ended() {
     )
     .await;
     let mut node = world.node("n").enrolled().await;
-    node.set("DBUS_SYSTEM_BUS_ADDRESS", systemd.address());
+    node.set_variable("DBUS_SYSTEM_BUS_ADDRESS", &systemd.address());
     node.start().await;
     let unit = |name: &str| json!({"unit": name});
 
@@ -246,7 +246,7 @@ async fn a_job_outlives_the_daemon_and_is_waited_for_no_longer_than_asked() {
     let world = World::new().await;
     let systemd = FakeSystemd::new(world.dir(), &[("slow.service", Starts::Never)]).await;
     let mut node = world.node("n").enrolled().await;
-    node.set("DBUS_SYSTEM_BUS_ADDRESS", systemd.address());
+    node.set_variable("DBUS_SYSTEM_BUS_ADDRESS", &systemd.address());
     node.start().await;
     let dispatched = world
         .dispatch(with("services.restart", node.id, json!({"unit": "slow"})))
@@ -272,7 +272,7 @@ async fn without_systemd_it_says_so() {
     let world = World::new().await;
     let mut node = world.node("n").enrolled().await;
     let nowhere = format!("unix:path={}", node.dir.join("no-bus").display());
-    node.set("DBUS_SYSTEM_BUS_ADDRESS", nowhere);
+    node.set_variable("DBUS_SYSTEM_BUS_ADDRESS", &nowhere);
     node.start().await;
     for (action, parameters) in [("services.list", json!({})), ("reboot", json!({}))] {
         let (ended, _) = ask(&world, action, node.id, parameters).await;
@@ -288,8 +288,8 @@ async fn a_reboot_has_succeeded_when_the_machine_is_back() {
     let mut node = world.node("n").enrolled().await;
     let boot_id = node.dir.join("boot_id");
     fs::write(&boot_id, "first\n").unwrap();
-    node.set("DBUS_SYSTEM_BUS_ADDRESS", systemd.address());
-    node.set("MUSTER_BOOT_ID_FILE", boot_id.clone());
+    node.set_variable("DBUS_SYSTEM_BUS_ADDRESS", &systemd.address());
+    node.set_variable("MUSTER_BOOT_ID_FILE", &boot_id.to_string_lossy());
     node.start().await;
 
     let dispatched = world
@@ -331,7 +331,7 @@ async fn a_reboot_that_is_refused_or_does_not_come_is_no_success() {
     let world = World::new().await;
     let systemd = FakeSystemd::new(world.dir(), &[]).await;
     let mut node = world.node("n").enrolled().await;
-    node.set("DBUS_SYSTEM_BUS_ADDRESS", systemd.address());
+    node.set_variable("DBUS_SYSTEM_BUS_ADDRESS", &systemd.address());
     node.start().await;
     let mut dispatch = on_node("reboot", node.id);
     dispatch["timeout_seconds"] = json!(3);

@@ -10,10 +10,7 @@ use tokio::{
     sync::{Notify, OnceCell, Semaphore},
 };
 
-use crate::{
-    control::{self, Control},
-    exit,
-};
+use crate::{control::Control, exit, reach};
 
 const UPLOADS_AT_ONCE_MAX: usize = 2;
 /// Of those whose end is told: they hold up nothing, and must not hold up the others.
@@ -100,7 +97,7 @@ impl Uploader {
                 NotPut::Failed(format!("the spool cannot be read: {err}"))
             }
         })?;
-        let mut request = client.put(url);
+        let mut request = client.put(url.clone());
         for (name, value) in headers
             .iter()
             .filter(|(name, _)| !name.eq_ignore_ascii_case("content-length"))
@@ -117,8 +114,7 @@ impl Uploader {
             .unless_stalled(request.send(), &moved)
             .await
             .map_err(NotPut::Failed)?
-            // An error text with the address in it would show its signature.
-            .map_err(|err| NotPut::Failed(exit::chain(&err.without_url())))?;
+            .map_err(|err| NotPut::Failed(self.control.reach().why(&url, err)))?;
         let status = answer.status();
         if status.is_success() {
             Ok(())
@@ -155,16 +151,16 @@ impl Uploader {
         if same(url) == same(server) {
             return Ok(http.clone());
         }
-        if url.scheme() != "https" && !(url.scheme() == "http" && control::is_loopback(url)) {
+        if url.scheme() != "https" && !(url.scheme() == "http" && reach::is_loopback(url)) {
             return Err("the address of the store must begin with https://".to_owned());
         }
         self.elsewhere
-            .get_or_try_init(|| async { self.other_client(url) })
+            .get_or_try_init(|| async { self.other_client() })
             .await
             .cloned()
     }
 
-    fn other_client(&self, url: &Url) -> Result<Client, String> {
+    fn other_client(&self) -> Result<Client, String> {
         let extra = match &self.output_ca_file {
             Some(path) => {
                 std::fs::read(path).map_err(|err| format!("output_ca_file {}: {err}", path.display()))?
@@ -174,10 +170,7 @@ impl Uploader {
                 .find_map(|path| std::fs::read(path).ok())
                 .unwrap_or_default(),
         };
-        let mut builder = control::http_client(&[&self.ca_pem, &extra])?;
-        if control::is_loopback(url) {
-            builder = builder.no_proxy();
-        }
+        let builder = self.control.reach().client(&[&self.ca_pem, &extra])?;
         builder.build().map_err(|err| exit::chain(&err))
     }
 }

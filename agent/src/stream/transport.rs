@@ -21,46 +21,66 @@ use launchdarkly_sdk_transport::{
 };
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::{control::Control, identity::Secret};
+use crate::{clock::Clock, control::Control};
+
+const UNSAID: u64 = u64::MAX;
 
 #[derive(Clone)]
 pub(super) struct Transport {
-    http: reqwest::Client,
-    nsk: Secret,
+    control: Control,
     idle: Duration,
     event_bytes_max: usize,
-    /// The last `retry:` of the server, in milliseconds; 0 while there was none.
-    pub(super) retry_ms: Arc<AtomicU64>,
+    clock: Clock,
+    /// The last `retry:` of the server, in milliseconds; [`UNSAID`] while there was none.
+    retry_ms: Arc<AtomicU64>,
 }
 
 impl Transport {
-    pub(super) fn new(control: &Control, idle: Duration, event_bytes_max: usize) -> Self {
+    pub(super) fn new(control: &Control, clock: Clock, idle: Duration, event_bytes_max: usize) -> Self {
         Self {
-            http: control.http().clone(),
-            nsk: control.nsk().clone(),
+            control: control.clone(),
             idle,
             event_bytes_max,
-            retry_ms: Arc::default(),
+            clock,
+            retry_ms: Arc::new(AtomicU64::new(UNSAID)),
         }
+    }
+
+    pub(super) fn retry(&self) -> Option<Duration> {
+        let asked_ms = self.retry_ms.load(Ordering::Relaxed);
+        (asked_ms != UNSAID).then(|| Duration::from_millis(asked_ms))
     }
 
     async fn open(self, request: Request<Option<Bytes>>) -> Result<Response<ByteStream>, TransportError> {
         let (mut parts, body) = request.into_parts();
-        let mut bearer =
-            HeaderValue::from_str(&format!("Bearer {}", self.nsk.expose())).map_err(TransportError::new)?;
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", self.control.nsk().expose()))
+            .map_err(TransportError::new)?;
         bearer.set_sensitive(true);
         parts.headers.insert(header::AUTHORIZATION, bearer);
         let request = http::Request::from_parts(parts, reqwest::Body::from(body.unwrap_or_default()));
         let request = reqwest::Request::try_from(request).map_err(TransportError::new)?;
-        let answer = match timeout(self.idle, self.http.execute(request)).await {
-            Ok(answer) => answer.map_err(|err| TransportError::new(err.without_url()))?,
+        let answer = match timeout(self.idle, self.control.http().execute(request)).await {
+            Ok(answer) => answer.map_err(|err| {
+                let why = self.control.reach().why(self.control.server(), err);
+                failure(io::ErrorKind::NotConnected, why)
+            })?,
             Err(_) => {
                 return Err(failure(
                     io::ErrorKind::TimedOut,
-                    "control did not answer".to_owned(),
+                    format!(
+                        "control did not answer for {} s (idle_seconds)",
+                        self.idle.as_secs()
+                    ),
                 ));
             }
         };
+        if let Some(date) = answer
+            .headers()
+            .get(header::DATE)
+            .and_then(|date| date.to_str().ok())
+        {
+            self.clock.estimate(date);
+        }
         let mut response = Response::builder().status(answer.status());
         if let Some(headers) = response.headers_mut() {
             headers.clone_from(answer.headers());

@@ -15,7 +15,6 @@ use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use muster_shared::{
     ids::{Digest, DomainId, ExecutionId, NodeId, ProjectId},
     status::{Mover, Refused, Step},
-    time::Timestamp,
     wire::{
         Base64, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
         EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, INLINE_OUTPUT_BYTES_MAX,
@@ -30,7 +29,7 @@ use tokio::{
 };
 
 use super::{
-    BOOTSTRAP_TOKEN,
+    BOOTSTRAP_TOKEN, faults,
     state::{Link, NodeKey, Shared, State, Taken, Verdict},
 };
 use crate::chance;
@@ -46,15 +45,23 @@ pub(super) struct Pki {
     key_der: Vec<u8>,
 }
 
-pub(super) fn pki() -> Pki {
+/// The names of its certificate; those under `.story` only a proxy of a story can find.
+const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "control.story", "store.story"];
+
+/// `valid` is the first and the last year of the server's certificate.
+pub(super) fn pki(valid: (i32, i32)) -> Pki {
     let mut ca = rcgen::CertificateParams::new(vec![]).expect("no names are fine names");
     ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().expect("a key can be made");
     let ca_cert = ca.self_signed(&ca_key).expect("a CA can be made");
     let issuer = rcgen::Issuer::from_params(&ca, &ca_key);
     let key = rcgen::KeyPair::generate().expect("a key can be made");
-    let leaf = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])
-        .and_then(|params| params.signed_by(&key, &issuer))
+    let leaf = rcgen::CertificateParams::new(NAMES.map(str::to_owned))
+        .and_then(|mut params| {
+            params.not_before = rcgen::date_time_ymd(valid.0, 1, 1);
+            params.not_after = rcgen::date_time_ymd(valid.1, 12, 31);
+            params.signed_by(&key, &issuer)
+        })
         .expect("a certificate can be made");
     Pki {
         ca_pem: ca_cert.pem(),
@@ -80,6 +87,8 @@ pub(super) async fn serve(shared: Arc<Shared>, pki: &Pki) {
             if shared.state().link == Link::Away {
                 continue;
             }
+            // As the real one does; otherwise the small pieces of an answer wait for each other.
+            let _ = tcp.set_nodelay(true);
             let hang_up = Arc::new(Notify::new());
             let service = TowerToHyperService::new(routes.clone().layer(Extension(Arc::clone(&hang_up))));
             let acceptor = acceptor.clone();
@@ -108,6 +117,10 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/v1/nodes/{node}/executions/{execution}", post(callback))
         .route("/upload/{execution}", put(upload))
         .fallback(unknown)
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::clone(&shared),
+            faults::gate,
+        ))
         .layer(DefaultBodyLimit::max(UPLOAD_BYTES_MAX))
         .with_state(shared)
 }
@@ -130,7 +143,7 @@ async fn enroll(Shares(shared): At<Shared>, headers: HeaderMap, body: Bytes) -> 
     let Ok(_ask) = read::<EnrollRequest>(&shared, &headers, &body) else {
         return problem(400, "invalid_body");
     };
-    let now = Timestamp::now();
+    let now = shared.now();
     let node = NodeKey {
         id: NodeId::mint(now, chance()),
         nsk: format!("nsk-{}", uuid::Builder::from_random_bytes(chance()).into_uuid()),
@@ -222,7 +235,7 @@ async fn heartbeat(
     reply(
         StatusCode::OK,
         &HeartbeatResponse {
-            accepted_at: Timestamp::now(),
+            accepted_at: shared.now(),
             reconcile: false,
             rotate_keys: false,
         },
@@ -245,7 +258,7 @@ async fn capabilities(
     reply(
         StatusCode::OK,
         &CapabilityResponse {
-            accepted_at: Timestamp::now(),
+            accepted_at: shared.now(),
             fields_changed: vec![],
             host_key_changed: false,
         },
@@ -269,7 +282,7 @@ async fn violations(
     reply(
         StatusCode::ACCEPTED,
         &ViolationsResponse {
-            accepted_at: Timestamp::now(),
+            accepted_at: shared.now(),
             violation_count: count,
         },
     )
@@ -390,7 +403,10 @@ fn judge(
         state
             .declared
             .insert(execution, (bytes, callback.declared_output_sha256));
-        answer.output_upload_url = Some(format!("{base}/upload/{execution}"));
+        answer.output_upload_url = Some(format!(
+            "{}/upload/{execution}",
+            state.store.as_ref().unwrap_or(&base)
+        ));
         answer
             .output_upload_headers
             .insert(UPLOAD_HEADER.0.to_owned(), UPLOAD_HEADER.1.to_owned());
@@ -518,7 +534,7 @@ fn reply<T: Serialize>(status: StatusCode, body: &T) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn problem(status: u16, code: &str) -> Response {
+pub(super) fn problem(status: u16, code: &str) -> Response {
     let body = json!({
         "type": "about:blank", "title": code, "status": status, "detail": code, "instance": "/story", "code": code,
     });

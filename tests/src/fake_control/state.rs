@@ -9,9 +9,12 @@ use bytes::Bytes;
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     status::Status,
+    time::Timestamp,
     wire::{Callback, CapabilityManifest, ViolationReport},
 };
 use tokio::sync::{Notify, mpsc};
+
+use super::faults::{Refusal, RefusedRequest};
 
 /// What to answer to one callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,14 @@ pub(super) struct State {
     pub(super) callbacks: Vec<Taken>,
     pub(super) answers: VecDeque<Verdict>,
     pub(super) complaints: Vec<String>,
+    pub(super) refusing: Option<Refusal>,
+    pub(super) refused: Vec<RefusedRequest>,
+    /// How far its clock is ahead of this machine's.
+    pub(super) clock_ms: i64,
+    /// How many streams it has ended as soon as they were asked for, while it does.
+    pub(super) slams: Option<usize>,
+    /// Another name for itself as the store of outputs.
+    pub(super) store: Option<String>,
 }
 
 impl Shared {
@@ -88,6 +99,11 @@ impl Shared {
             callbacks: vec![],
             answers: VecDeque::new(),
             complaints: vec![],
+            refusing: None,
+            refused: vec![],
+            clock_ms: 0,
+            slams: None,
+            store: None,
         };
         Self {
             port,
@@ -100,6 +116,11 @@ impl Shared {
 
     pub(super) fn base(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// Control's own time.
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::now().shifted(self.state().clock_ms)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -1,0 +1,358 @@
+//! The way between a node and its control: outages, refusals, clocks, and lines that go dead without a word.
+
+use muster_tests::{
+    fake_control::{Refusal, RetryAfter},
+    prelude::*,
+    relay::Relay,
+    world::on_node,
+};
+
+/// Reconnects quickly, and beats quickly.
+const QUICK: &str = "backoff_max_seconds = 1\nheartbeat_seconds = 1\n";
+const WAITS: &str = "#!/bin/sh\nwhile [ ! -e @DIR@/go ]; do sleep 0.05; done\n";
+
+/// Runs a builtin as soon as there is a stream.
+async fn runs(control: &FakeControl) {
+    let request = control.request("ping", ActionKind::Builtin);
+    until("the node has a stream", async || {
+        control.try_push(&request).then_some(())
+    })
+    .await;
+    let outcome = control.outcome(request.execution_id).await;
+    assert_eq!(outcome.status, Status::Succeeded);
+}
+
+fn identity_of(node: &Musterd) -> Vec<Vec<u8>> {
+    ["identity.json", "nsk", "ca.pem"]
+        .map(|file| std::fs::read(node.state.join(file)).expect("the node has an identity"))
+        .into()
+}
+
+// ---- refusals
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_refusal_makes_a_node_throw_its_identity_away() {
+    let control = FakeControl::new().await;
+    let mut node = control
+        .start_node(|node| {
+            node.configure(QUICK);
+            node.install_hook("waits", WAITS);
+        })
+        .await;
+    let identity = identity_of(&node);
+    for (status, code) in [
+        (401, Some("unauthenticated")),
+        (401, Some("nsk_revoked")),
+        (403, Some("node_id_mismatch")),
+        (403, None),
+        (404, None),
+        (503, None),
+    ] {
+        let request = control.hook_request("waits", node.hook_digest("waits"));
+        control.push(&request);
+        until("it is started", async || {
+            control
+                .advances(request.execution_id)
+                .contains(&Status::Started)
+                .then_some(())
+        })
+        .await;
+        control.refuse(Refusal {
+            status,
+            code,
+            ..Refusal::default()
+        });
+        control.cut_stream();
+        // It ends in the middle of the refusals.
+        std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+        until("every kind of request was refused several times", async || {
+            let refused = control.refused();
+            let count = |kind: &str| refused.iter().filter(|request| request.kind == kind).count();
+            (count("events") >= 3 && count("heartbeat") >= 3 && count("executions") >= 3).then_some(())
+        })
+        .await;
+        assert!(node.daemon().ended().is_none(), "{status}");
+        assert_eq!(identity_of(&node), identity);
+        control.accept_again();
+        assert_eq!(
+            control.outcome(request.execution_id).await.status,
+            Status::Succeeded
+        );
+        runs(&control).await;
+        std::fs::remove_file(node.dir.join("go")).expect("it is there");
+    }
+    let log = node.log();
+    for status in [401, 403] {
+        let told = format!("control does not accept this node ({status}); it keeps its identity");
+        assert!(log.contains(&told), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_asked_again_before_control_wants_to_be_asked() {
+    const ASKED: Duration = Duration::from_secs(3);
+    let control = FakeControl::new().await;
+    let _node = control.start_node(|node| node.configure(QUICK)).await;
+    // By the clock of control, which is not the node's.
+    for (clock_ms, retry_after) in [
+        (0, RetryAfter::Seconds(3)),
+        (-36_000_000, RetryAfter::DateIn(4)),
+        (36_000_000, RetryAfter::DateIn(4)),
+    ] {
+        control.set_clock(clock_ms);
+        control.refuse(Refusal {
+            status: 503,
+            retry_after: Some(retry_after),
+            ..Refusal::default()
+        });
+        control.cut_stream();
+        until("it was asked again by everybody", async || {
+            let refused = control.refused();
+            let count = |kind: &str| refused.iter().filter(|request| request.kind == kind).count();
+            (count("events") >= 2 && count("heartbeat") >= 2).then_some(())
+        })
+        .await;
+        let refused = control.refused();
+        for kind in ["events", "heartbeat"] {
+            let times: Vec<_> = refused
+                .iter()
+                .filter(|request| request.kind == kind)
+                .map(|request| request.at)
+                .collect();
+            for pair in times.windows(2) {
+                let waited = pair[1] - pair[0];
+                assert!(waited >= ASKED, "{kind} after {waited:?} of {retry_after:?}");
+            }
+        }
+        control.accept_again();
+        control.set_clock(0);
+        runs(&control).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_that_asks_for_too_long_a_wait_is_not_waited_for() {
+    let control = FakeControl::new().await;
+    let _node = control
+        .start_node(|node| node.configure(&format!("{QUICK}retry_after_max_seconds = 1\n")))
+        .await;
+    for retry_after in [
+        RetryAfter::Seconds(u64::MAX),
+        RetryAfter::DateIn(400_000_000),
+        RetryAfter::Seconds(0),
+    ] {
+        control.refuse(Refusal {
+            status: 429,
+            code: Some("rate_limited"),
+            retry_after: Some(retry_after),
+            ..Refusal::default()
+        });
+        control.cut_stream();
+        until("it asks again", async || {
+            let refused = control.refused();
+            (refused.iter().filter(|request| request.kind == "events").count() >= 2).then_some(())
+        })
+        .await;
+        control.accept_again();
+        runs(&control).await;
+    }
+}
+
+// ---- clocks
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_hours_off_is_told_and_tolerated() {
+    const TEN_HOURS_MS: i64 = 36_000_000;
+    for ahead_ms in [TEN_HOURS_MS, -TEN_HOURS_MS] {
+        for heartbeats in [true, false] {
+            let control = FakeControl::new().await;
+            control.set_clock(ahead_ms);
+            if !heartbeats {
+                control.refuse(Refusal {
+                    status: 503,
+                    only: "heartbeat",
+                    ..Refusal::default()
+                });
+            }
+            let node = control.start_node(|node| node.configure(QUICK)).await;
+            runs(&control).await;
+            assert!(node.log().contains("clock_skew"), "{}", node.log());
+            // What has expired by control's clock has expired, whatever the node's says.
+            let mut expired = control.request("ping", ActionKind::Builtin);
+            expired.expires_at = expired.occurred_at.minus(Duration::from_secs(60));
+            control.push(&expired);
+            runs(&control).await;
+            assert_eq!(control.callbacks(expired.execution_id).len(), 0);
+            assert!(node.log().contains("reason=expired"), "{}", node.log());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_out_of_its_time_is_called_a_matter_of_clocks() {
+    for (first, last, sense) in [
+        (2900, 2999, "begins at 2900-01-01"),
+        (2000, 2001, "ended at 2001-12-31"),
+    ] {
+        let control = FakeControl::with_certificate_of(first, last).await;
+        let node = Musterd::new(control.dir(), "node");
+        let said = control.try_enroll(&node, &control.base()).await.expect(7);
+        for part in ["clock_skew", sense] {
+            assert!(said.stderr.contains(part), "{part}: {}", said.stderr);
+        }
+        assert!(!node.state.join("identity.json").exists());
+    }
+}
+
+// ---- dead lines
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_goes_dead_without_a_word_is_noticed() {
+    let control = FakeControl::new().await;
+    let relay = Relay::before(control.port()).await;
+    let node = control
+        .start_node_at(&relay.base(), |node| {
+            node.configure("idle_seconds = 7\nbackoff_max_seconds = 1\n");
+        })
+        .await;
+    runs(&control).await;
+    for _ in 0..2 {
+        let streams = control.streams_opened();
+        relay.freeze();
+        until("the node opens another stream", async || {
+            (control.streams_opened() > streams).then_some(())
+        })
+        .await;
+        runs(&control).await;
+    }
+    let told = "nothing was heard for 7 s (idle_seconds)";
+    assert!(node.log().contains(told), "{}", node.log());
+}
+
+// ---- ten thousand times
+
+fn descriptors(pid: u32) -> Vec<String> {
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("the daemon runs")
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .map(|target| target.to_string_lossy().into_owned())
+        .collect()
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
+    status
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .expect("the system counts memory")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_reconnects_leak_neither_descriptors_nor_memory() {
+    const RECONNECTS: usize = 10_000;
+    const WARM: usize = 1_000;
+    const GROWTH_KIB_MAX: u64 = 8 * 1024;
+    let control = FakeControl::new().await;
+    let mut node = control
+        .start_node(|node| {
+            // Sockets of heartbeats come and go, and are none of this story's.
+            node.configure("backoff_min_ms = 1\nbackoff_max_seconds = 0\nheartbeat_seconds = 3600\n");
+        })
+        .await;
+    let pid = node.daemon().pid();
+    let before = descriptors(pid);
+    control.slam_streams(true);
+    control.cut_stream();
+    let slammed = async |count: usize| {
+        muster_tests::wait::until_within(
+            Duration::from_secs(300),
+            &format!("{count} streams are refused"),
+            async || (control.slams() >= count).then_some(()),
+        )
+        .await;
+    };
+    slammed(WARM).await;
+    let warm_kib = resident_kib(pid);
+    slammed(RECONNECTS).await;
+    let end_kib = resident_kib(pid);
+    control.slam_streams(false);
+    runs(&control).await;
+    assert!(
+        end_kib <= warm_kib + GROWTH_KIB_MAX,
+        "{warm_kib} KiB, then {end_kib} KiB"
+    );
+    until("it holds no more descriptors than before", async || {
+        let now = descriptors(pid);
+        (now.len() <= before.len()).then_some(())
+    })
+    .await;
+    assert!(node.daemon().ended().is_none());
+}
+
+// ---- whom to trust at enrolment
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_enrols_by_the_digest_of_its_controls_authority() {
+    let world = World::new().await;
+    let pem = std::fs::read(&world.operator.ca_file).expect("the CA can be read");
+    let digest = muster_tests::certificate_digest(&pem);
+    let token = world.bootstrap_token("n=1").await;
+    let mut node = Musterd::new(world.dir(), "by-digest");
+    let ca_file = world.operator.ca_file.to_string_lossy().into_owned();
+    let server = world.operator.server.clone();
+
+    let other = Digest::of(b"another").to_string();
+    let said = node
+        .try_enroll_trusting(&server, &token, &["--ca-sha256", &other])
+        .await
+        .expect(7);
+    assert!(said.stderr.contains("--ca-sha256"), "{}", said.stderr);
+    let said = node
+        .try_enroll_trusting(&server, &token, &["--ca-sha256", &other, "--ca-file", &ca_file])
+        .await
+        .expect(3);
+    assert!(
+        said.stderr.contains("holds no certificate with the SHA-256"),
+        "{}",
+        said.stderr
+    );
+    for nonsense in ["", "abc", "sha256:zz"] {
+        let said = node
+            .try_enroll_trusting(&server, &token, &["--ca-sha256", nonsense])
+            .await;
+        let said = said.expect(2);
+        assert!(said.stderr.contains("64 hexadecimal digits"), "{}", said.stderr);
+    }
+    let _ = node.try_enroll_trusting(&server, &token, &[]).await.expect(2);
+    assert!(!node.state.join("identity.json").exists());
+
+    // The token, which holds once, was shown to nobody so far.
+    let digest = digest.to_string().replace("sha256:", "").to_uppercase();
+    let _ = node
+        .try_enroll_trusting(&server, &token, &["--ca-sha256", &digest])
+        .await
+        .expect(0);
+    let pinned = std::fs::read(node.state.join("ca.pem")).expect("the CA is pinned");
+    assert_eq!(
+        muster_tests::certificate_digest(&pinned),
+        muster_tests::certificate_digest(&pem)
+    );
+    node.launch();
+    let enrolled = until("the node is there", async || {
+        let nodes = world.nodes("n=1").await;
+        nodes
+            .into_iter()
+            .find(|node| node.connected && !node.actions.is_empty())
+    })
+    .await;
+    let execution = world.run(on_node("ping", enrolled.id)).await;
+    assert_eq!(execution.status, Status::Succeeded);
+}
