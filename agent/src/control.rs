@@ -6,15 +6,15 @@ use muster_shared::{
     ids::{ExecutionId, NodeId},
     wire::{
         CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
-        EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, Problem, ViolationsRequest,
-        ViolationsResponse,
+        EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, NewNsk, Parameters, Problem,
+        ViolationsRequest, ViolationsResponse,
     },
 };
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{exit, identity::Secret};
+use crate::{exit, identity::Secret, nsk::Nsk};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,6 +50,14 @@ impl CallError {
         match self {
             Self::Refused { problem, .. } => problem.as_ref()?.code.as_deref(),
             Self::Unreachable(_) | Self::Senseless(_) => None,
+        }
+    }
+
+    /// Whether control does not know the key that was shown.
+    pub(crate) const fn is_unauthorized(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => *status == 401,
+            Self::Unreachable(_) | Self::Senseless(_) => false,
         }
     }
 
@@ -129,11 +137,11 @@ pub(crate) struct Control {
     http: Client,
     server: Url,
     node: NodeId,
-    nsk: Secret,
+    nsk: Nsk,
 }
 
 impl Control {
-    pub(crate) const fn new(http: Client, server: Url, node: NodeId, nsk: Secret) -> Self {
+    pub(crate) const fn new(http: Client, server: Url, node: NodeId, nsk: Nsk) -> Self {
         Self {
             http,
             server,
@@ -150,8 +158,9 @@ impl Control {
         &self.server
     }
 
-    pub(crate) const fn nsk(&self) -> &Secret {
-        &self.nsk
+    /// The key in use at this moment.
+    pub(crate) fn nsk(&self) -> Secret {
+        self.nsk.get()
     }
 
     pub(crate) fn events_url(&self) -> String {
@@ -165,7 +174,22 @@ impl Control {
     }
 
     pub(crate) async fn heartbeat(&self, beat: &HeartbeatRequest) -> Result<HeartbeatResponse, CallError> {
-        call(self.request(Method::POST, "heartbeat"), beat, CALL_TIMEOUT).await
+        self.heartbeat_with(&self.nsk(), beat).await
+    }
+
+    /// The same with a key of which it is not known whether control takes it.
+    pub(crate) async fn heartbeat_with(
+        &self,
+        nsk: &Secret,
+        beat: &HeartbeatRequest,
+    ) -> Result<HeartbeatResponse, CallError> {
+        let request = self.request_with(nsk, Method::POST, "heartbeat");
+        call(request, beat, CALL_TIMEOUT).await
+    }
+
+    pub(crate) async fn fetch_nsk(&self) -> Result<NewNsk, CallError> {
+        let nothing = Parameters::new();
+        call(self.request(Method::POST, "nsk"), &nothing, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn declare(
@@ -199,9 +223,13 @@ impl Control {
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
+        self.request_with(&self.nsk(), method, rest)
+    }
+
+    fn request_with(&self, nsk: &Secret, method: Method, rest: &str) -> RequestBuilder {
         self.http
             .request(method, self.node_url(rest))
-            .bearer_auth(self.nsk.expose())
+            .bearer_auth(nsk.expose())
     }
 }
 

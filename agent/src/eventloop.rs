@@ -28,6 +28,7 @@ use crate::{
     hooks,
     identity::Identity,
     journal::Journal,
+    nsk::{KeyFiles, Nsk},
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
@@ -113,7 +114,8 @@ impl Daemon {
         let broken = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
         let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
         let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
-        let control = Control::new(http, server, identity.node_id, identity.nsk);
+        let nsk = Nsk::new(identity.nsk);
+        let control = Control::new(http, server, identity.node_id, nsk.clone());
         let (config, clock) = (Arc::new(config), Clock::default());
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let binary = spawn_blocking(Binary::of_this_process)
@@ -135,6 +137,7 @@ impl Daemon {
             binary,
             interval: config.limits.heartbeat,
             pokes: pokes.clone(),
+            keys: KeyFiles::open(&config.state_dir, nsk)?,
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {

@@ -18,6 +18,7 @@ mod hooks;
 mod identity;
 mod journal;
 mod logging;
+mod nsk;
 mod outcome;
 mod parameters;
 mod procfs;

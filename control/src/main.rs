@@ -18,6 +18,7 @@ mod integrity;
 mod keys;
 mod logging;
 mod metrics;
+mod nsk;
 mod oidc;
 mod outputs;
 mod pki;

@@ -11,6 +11,7 @@ mod hooks;
 mod idempotency;
 mod list;
 mod metrics;
+mod node_keys;
 mod nodes;
 mod outbox;
 mod retention;

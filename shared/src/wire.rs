@@ -567,8 +567,37 @@ pub struct NodeSummary {
     #[serde(default)]
     pub binary_version: Option<String>,
     pub hostname: String,
+    /// Since when the node has its key.
+    #[serde(default)]
+    pub nsk_since: Option<Timestamp>,
+    /// When an operator asked for another, which the node does not use yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nsk_rotation_asked_at: Option<Timestamp>,
     #[serde(default)]
     pub actions: Vec<NodeAction>,
+}
+
+/// `POST /v1/projects/{project_id}/nodes/rotate-keys`: the named nodes change their keys. Exactly one of `selector`,
+/// `node_id` and `all: true` names them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
+pub struct RotateKeysRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
+    pub selector: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
+    pub node_id: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct RotateKeysResponse {
+    pub asked: Vec<NodeId>,
 }
 
 /// What a node says it can do, and whether control would let it.
@@ -836,7 +865,15 @@ pub struct HeartbeatResponse {
     pub accepted_at: Timestamp,
     /// Whether the node should send its capabilities again.
     pub reconcile: bool,
+    /// Whether the node should fetch a new NSK.
     pub rotate_keys: bool,
+}
+
+/// `POST /v1/nodes/{id}/nsk`, answered 201: the key that counts once it was used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct NewNsk {
+    pub nsk: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -287,6 +287,23 @@ async fn enrolment(world: &World, seen: &mut Seen) {
         "bootstrap_token_revoked",
     );
 
+    let bare = BareNode::enroll(world, "n=keys").await;
+    let fetch = async |nsk: &str| {
+        let path = format!("/v1/nodes/{}/nsk", bare.id);
+        Answer::to(operator.with_token(nsk).request(Method::POST, &path)).await
+    };
+    seen.saw(fetch(&bare.nsk).await, 409, "key_rotation_not_due");
+    let ask = json!({"node_id": bare.id});
+    let _ = operator
+        .post(&operator.in_project("nodes/rotate-keys"), &ask)
+        .await
+        .expect(200);
+    let new: NewNsk = fetch(&bare.nsk).await.expect(201).json();
+    // Its first use.
+    seen.saw(fetch(&new.nsk).await, 409, "key_rotation_not_due");
+    world.alter("UPDATE node SET nsk_previous_until_ms = 1");
+    seen.saw(fetch(&bare.nsk).await, 401, "nsk_rotated");
+
     // As many namesakes as there may be, of the one that is there.
     world.alter(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)

@@ -37,7 +37,7 @@ impl Transport {
     pub(super) fn new(control: &Control, idle: Duration, event_bytes_max: usize) -> Self {
         Self {
             http: control.http().clone(),
-            nsk: control.nsk().clone(),
+            nsk: control.nsk(),
             idle,
             event_bytes_max,
             retry_ms: Arc::default(),

@@ -7,7 +7,7 @@ use axum::{
 };
 use muster_shared::{
     access::OperatorToken,
-    ids::{DomainId, NodeId, ProjectId},
+    ids::{Digest, DomainId, NodeId, ProjectId},
     time::Timestamp,
 };
 
@@ -25,6 +25,7 @@ use crate::{
     control::{Control, Shared},
     dispatch::Requester,
     keys::{TokenKind, token_hash},
+    nsk::{self, KeyOwner, Standing},
     oidc,
     store::{Presented, Project},
 };
@@ -312,6 +313,9 @@ pub(super) struct Node {
     pub(super) domain: DomainId,
     /// The node as a subject of the audit trail.
     pub(super) subject: String,
+    /// What is known of the key that it showed.
+    pub(super) key: KeyOwner,
+    pub(super) shown: Digest,
     /// The node that the path names.
     named: NodeId,
 }
@@ -321,22 +325,36 @@ impl FromRequestParts<Shared> for Node {
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let Bearer(nsk) = Bearer::from_request_parts(parts, control).await?;
         let raw = path_param(parts, control, "node").await?;
-        let known = control.store.node_of_nsk(token_hash(&nsk)).await?;
-        let (id, domain) = match known {
-            Some((id, domain, false)) => (id, domain),
-            Some((_, _, true)) => {
-                return Err(ApiError::unauthorized(
-                    "nsk_revoked",
-                    "the node was decommissioned",
-                ));
+        let (shown, now) = (token_hash(&nsk), Timestamp::now());
+        let key = control
+            .store
+            .owner_of_nsk(shown)
+            .await?
+            .ok_or_else(|| ApiError::unauthorized("unauthenticated", "no node has this NSK"))?;
+        if key.decommissioned {
+            return Err(ApiError::unauthorized(
+                "nsk_revoked",
+                "the node was decommissioned",
+            ));
+        }
+        match key.standing {
+            Standing::Previous(until) if until <= now => {
+                let why = format!(
+                    "the NSK was changed at {}, and this one ended at {until}",
+                    key.since
+                );
+                return Err(ApiError::unauthorized("nsk_rotated", why));
             }
-            None => return Err(ApiError::unauthorized("unauthenticated", "no node has this NSK")),
-        };
+            Standing::Next => nsk::promote(control, &key, shown, now).await?,
+            Standing::Current | Standing::Previous(_) => {}
+        }
         let named = parse_node(&raw)?;
         Ok(Self {
-            id,
-            domain,
-            subject: audit::node_subject(id),
+            id: key.node,
+            domain: key.domain,
+            subject: audit::node_subject(key.node),
+            key,
+            shown,
             named,
         })
     }

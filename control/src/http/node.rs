@@ -80,7 +80,7 @@ pub(super) async fn heartbeat(
     Ok(Json(HeartbeatResponse {
         accepted_at: now,
         reconcile: false,
-        rotate_keys: false,
+        rotate_keys: node.key.is_due(control.limits.nsk_age_max, now),
     }))
 }
 

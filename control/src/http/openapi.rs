@@ -330,7 +330,7 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             (429, &["rate_limited"]),
             (503, &["issuer_unavailable"]),
         ]),
-        Who::Node => all.push((401, &["unauthenticated", "nsk_revoked"])),
+        Who::Node => all.push((401, &["unauthenticated", "nsk_revoked", "nsk_rotated"])),
         Who::Newcomer => all.push((401, &["unauthenticated"])),
         Who::Signed | Who::Here | Who::Anybody => {}
     }

@@ -18,9 +18,10 @@ use muster_shared::{
         CallbackResponse, CancelRequest, CancelResponse, CapabilityManifest, CapabilityResponse,
         DispatchPreview, DispatchRequest, EnrollRequest, EnrollResponse, Execution, ExecutionDetail,
         ExecutionTarget, HealthStatus, HeartbeatRequest, HeartbeatResponse, HookState,
-        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch,
-        NodeSummary, Page, PauseRequest, Rollout, SelectorPreviewRequest, SelectorPreviewResponse,
-        TimelineEvent, VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
+        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch, NewNsk,
+        NodeSummary, Page, PauseRequest, Rollout, RotateKeysRequest, RotateKeysResponse,
+        SelectorPreviewRequest, SelectorPreviewResponse, TimelineEvent, VersionInfo, ViolationRow,
+        ViolationsRequest, ViolationsResponse,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -564,7 +565,7 @@ fn a_node() -> Value {
     json!({
         "id": NODE, "name": "db-1", "domain_id": DOMAIN, "kind": "node", "created_at": AT, "project_id": PROJECT,
         "labels": { "role": "db", "node/os": "debian" }, "connected": true, "last_seen_at": AT, "clock_skew_ms": 3,
-        "binary_version": "0.1.0", "hostname": "db-1",
+        "binary_version": "0.1.0", "hostname": "db-1", "nsk_since": AT,
         "actions": [{ "name": "backup", "type": "hook", "verdict": "verified" }],
     })
 }
@@ -605,6 +606,16 @@ pub(super) fn patch_labels() -> Operation {
         .refuses(400, &["invalid_label"])
         .refuses(403, &["permission_denied"])
         .refuses(404, &["node_not_found"])
+}
+
+pub(super) fn rotate_node_keys() -> Operation {
+    Operation::new("RotateNodeKeys", "Have nodes change their keys")
+        .more("A node does so at its next heartbeat. Its old key counts until it has used the new one.")
+        .takes::<RotateKeysRequest>(json!({ "selector": "role=db" }))
+        .answers::<RotateKeysResponse>(200, "Which nodes will.", json!({ "asked": [NODE] }))
+        .refuses(400, &["malformed_selector", "invalid_target"])
+        .refuses(403, &["permission_denied"])
+        .refuses(422, &["selector_empty_cohort"])
 }
 
 fn violation_kind(_: &mut SchemaGenerator) -> Schema {
@@ -752,6 +763,17 @@ pub(super) fn heartbeat() -> Operation {
             json!({ "accepted_at": AT, "reconcile": false, "rotate_keys": false }),
         )
         .refuses(403, &["node_id_mismatch"])
+}
+
+pub(super) fn fetch_nsk() -> Operation {
+    Operation::new("FetchNsk", "Fetch a new key, where control asked for it")
+        .more(
+            "The key with which this is asked counts until the new one was used. Asked again before that, the answer is \
+             another key, and the one before it never counts.",
+        )
+        .answers::<NewNsk>(201, "The new key, shown this once.", json!({ "nsk": "nsk_…" }))
+        .refuses(403, &["node_id_mismatch"])
+        .refuses(409, &["key_rotation_not_due"])
 }
 
 pub(super) fn capabilities() -> Operation {

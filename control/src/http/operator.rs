@@ -305,6 +305,8 @@ fn summary(control: &Control, node: NodeRecord) -> NodeSummary {
         clock_skew_ms: seen.as_ref().and_then(|s| s.skew_ms).or(node.clock_skew_ms),
         binary_version: seen.and_then(|s| s.binary_version).or(node.binary_version),
         hostname: node.hostname,
+        nsk_since: Some(node.nsk_since),
+        nsk_rotation_asked_at: node.nsk_asked_at,
         actions: node.actions,
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     gates::NoSurvivor,
     integrity::ManifestError,
     keys::chance,
+    nsk::NskError,
     oidc::{BadToken, Fault, OidcError},
     outputs::{OutputError, UploadRefused},
     rate::TooOften,
@@ -115,6 +116,7 @@ pub(super) const CODES: &[Code] = &[
     code("invalid_uses", &[400], "The number of uses is not within its bounds."),
     code("issuer_unavailable", &[503], "The issuer of the token cannot be asked for its keys."),
     code("invalid_violation_id", &[400], "What names the violation is no UUID."),
+    code("key_rotation_not_due", &[409], "The node's key is not to be changed now."),
     code("last_operator", &[400, 409], "No token would be left that operates the domain."),
     code("malformed_selector", &[400], "The selector stops making sense at `position`."),
     code("method_not_allowed", &[405], "The path does not answer this method; `Allow` says which it does."),
@@ -127,6 +129,7 @@ pub(super) const CODES: &[Code] = &[
     code("nothing_held", &[409], "The rollout holds nothing back any more."),
     code("nsk_node_mismatch", &[403], "The NSK belongs to a node that the execution does not address."),
     code("nsk_revoked", &[401], "The node was decommissioned."),
+    code("nsk_rotated", &[401], "The NSK was changed, and this one has ended."),
     code("output_changed", &[502], "The output store holds other bytes than those that were believed."),
     code("output_differs", &[409], "The invocation has another output already."),
     code("output_lost", &[502], "The output store has lost the output."),
@@ -514,6 +517,17 @@ impl From<ManifestError> for ApiError {
             ManifestError::Label(_) => Self::bad_request("invalid_label", text),
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
+        }
+    }
+}
+
+impl From<NskError> for ApiError {
+    fn from(err: NskError) -> Self {
+        let text = err.to_string();
+        match err {
+            NskError::NotDue => Self::new(StatusCode::CONFLICT, "key_rotation_not_due", text),
+            NskError::Store(err) => err.into(),
+            NskError::Chance(err) => Self::internal(&err),
         }
     }
 }

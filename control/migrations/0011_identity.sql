@@ -1,0 +1,11 @@
+-- Node keys that are changed without a gap. A new one waits beside the one that counts until the node has used it; the
+-- one before counts a little longer, for requests that were under way.
+ALTER TABLE node ADD COLUMN nsk_next_hash BLOB CHECK (length(nsk_next_hash) = 32);
+ALTER TABLE node ADD COLUMN nsk_previous_hash BLOB CHECK (length(nsk_previous_hash) = 32);
+ALTER TABLE node ADD COLUMN nsk_previous_until_ms INTEGER;
+-- Since when the one that counts does; NULL since the enrolment.
+ALTER TABLE node ADD COLUMN nsk_since_ms INTEGER;
+-- When an operator asked for a new one that has not been used yet.
+ALTER TABLE node ADD COLUMN nsk_asked_ms INTEGER;
+CREATE UNIQUE INDEX node_nsk_next_idx ON node (nsk_next_hash) WHERE nsk_next_hash IS NOT NULL;
+CREATE UNIQUE INDEX node_nsk_previous_idx ON node (nsk_previous_hash) WHERE nsk_previous_hash IS NOT NULL;
