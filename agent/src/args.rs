@@ -38,6 +38,10 @@ pub(crate) struct EnrollArgs {
     /// The certificate authority of the control service, in PEM: the only one that is trusted
     #[arg(long, env = "MUSTER_CA_FILE")]
     pub(crate) ca_file: PathBuf,
+    /// Also where this machine is enrolled already: it becomes another node, and what was asked of the one that it was is
+    /// not run
+    #[arg(long)]
+    pub(crate) force: bool,
     /// How to print what happened
     #[arg(short = 'o', long, value_enum, default_value = "text")]
     pub(crate) output: Output,

@@ -14,7 +14,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{exit, identity::Secret, nsk::Nsk};
+use crate::{exit, identity::Secret, instance::Instance, nsk::Nsk};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -138,16 +138,23 @@ pub(crate) struct Control {
     server: Url,
     node: NodeId,
     nsk: Nsk,
+    instance: Instance,
 }
 
 impl Control {
-    pub(crate) const fn new(http: Client, server: Url, node: NodeId, nsk: Nsk) -> Self {
+    pub(crate) const fn new(http: Client, server: Url, node: NodeId, nsk: Nsk, instance: Instance) -> Self {
         Self {
             http,
             server,
             node,
             nsk,
+            instance,
         }
+    }
+
+    /// The start of the daemon that speaks.
+    pub(crate) const fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     pub(crate) const fn http(&self) -> &Client {
@@ -184,19 +191,21 @@ impl Control {
         beat: &HeartbeatRequest,
     ) -> Result<HeartbeatResponse, CallError> {
         let request = self.request_with(nsk, Method::POST, "heartbeat");
-        call(request, beat, CALL_TIMEOUT).await
+        self.call(request, beat, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn fetch_nsk(&self) -> Result<NewNsk, CallError> {
         let nothing = Parameters::new();
-        call(self.request(Method::POST, "nsk"), &nothing, CALL_TIMEOUT).await
+        self.call(self.request(Method::POST, "nsk"), &nothing, CALL_TIMEOUT)
+            .await
     }
 
     pub(crate) async fn declare(
         &self,
         manifest: &CapabilityManifest,
     ) -> Result<CapabilityResponse, CallError> {
-        call(self.request(Method::PUT, "capabilities"), manifest, CALL_TIMEOUT).await
+        self.call(self.request(Method::PUT, "capabilities"), manifest, CALL_TIMEOUT)
+            .await
     }
 
     pub(crate) async fn report_violations(
@@ -204,7 +213,7 @@ impl Control {
         violations: &ViolationsRequest,
     ) -> Result<ViolationsResponse, CallError> {
         let request = self.request(Method::POST, "integrity-violations");
-        call(request, violations, CALL_TIMEOUT).await
+        self.call(request, violations, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn callback(
@@ -219,7 +228,8 @@ impl Control {
         } else {
             CALL_TIMEOUT
         };
-        call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await
+        self.call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout)
+            .await
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
@@ -230,6 +240,23 @@ impl Control {
         self.http
             .request(method, self.node_url(rest))
             .bearer_auth(nsk.expose())
+            .headers(self.instance.headers())
+    }
+
+    /// Calls as the node. That control found a copy here is heard whatever was asked.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<T, CallError> {
+        let answer = call(request, body, timeout).await;
+        if let Err(err) = &answer
+            && err.code() == Some("node_cloned")
+        {
+            self.instance.refuse(&err.to_string());
+        }
+        answer
     }
 }
 

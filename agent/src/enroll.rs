@@ -3,6 +3,7 @@
 //! The id of the enrolment is on disk before control is asked. When the answer is lost, the same question gets the
 //! same node again, and the token is not used up twice.
 
+mod earlier;
 pub(crate) mod machine;
 
 use std::{fs, io, path::Path};
@@ -48,14 +49,20 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
     let http = control::control_client(&server, ca_pem.as_bytes())
         .map_err(|why| Exit::BadConfig(format!("{}: {why}", args.ca_file.display())))?;
     let _lock = StateLock::take(&args.state_dir)?;
-    refuse_if_enrolled(&args.state_dir)?;
+    if args.force {
+        earlier::refuse_while_hooks_run(&args.state_dir)?;
+    } else {
+        refuse_if_enrolled(&args.state_dir)?;
+    }
     let ask = question(&args.state_dir)?;
     let answer = control::enroll(&http, &server, &token, &ask)
         .await
         .map_err(|err| explain(&err))?;
     check(&answer)?;
     let server = server.as_str().trim_end_matches('/');
-    keep(&args.state_dir, server, &answer).map_err(|err| {
+    let kept = earlier::set_aside(&args.state_dir, ask.enrollment_id)
+        .and_then(|()| keep(&args.state_dir, server, &answer));
+    kept.map_err(|err| {
         Exit::Failure(format!(
             "the identity could not be written to {}: {err}; make room and run the same command again",
             args.state_dir.display()
@@ -84,9 +91,8 @@ fn refuse_if_enrolled(state_dir: &Path) -> Result<(), Exit> {
         .and_then(|raw| serde_json::from_slice::<IdentityFile>(&raw).ok());
     let who = who.map(|file| format!(" as node {} ({}) of {}", file.node_id, file.name, file.server));
     Err(Exit::Enrolment(format!(
-        "this machine is enrolled already{}: to enrol it anew, use another state directory or move {} away",
+        "this machine is enrolled already{}: to enrol it anew, as another node, add --force",
         who.unwrap_or_default(),
-        state_dir.display()
     )))
 }
 

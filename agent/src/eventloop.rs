@@ -27,6 +27,7 @@ use crate::{
     heartbeat::{Binary, Heart},
     hooks,
     identity::Identity,
+    instance::Instance,
     journal::Journal,
     nsk::{KeyFiles, Nsk},
     outcome::Outcome,
@@ -83,18 +84,26 @@ struct Daemon {
     prune_at: Instant,
 }
 
-pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) -> Result<(), Exit> {
+pub(crate) async fn run(
+    config: Config,
+    identity: Identity,
+    instance: Instance,
+    journal: Journal,
+) -> Result<(), Exit> {
     let failed = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (events, heard) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let mut daemon = Daemon::assemble(config, identity, journal, events, &mut tasks).await?;
+    let state_dir = config.state_dir.clone();
+    let speaker = instance.clone();
+    let mut daemon = Daemon::assemble(config, (identity, speaker), journal, events, &mut tasks).await?;
     daemon.recover().await?;
     tokio::select! {
         ended = daemon.work_on(heard) => ended,
         // Everything that lives on its own has to live on; one that ended would be missed without a word.
         Some(task) = tasks.join_next() => Err(Exit::Failure(format!("a part of the daemon ended: {task:?}"))),
+        refused = instance.refused(&state_dir) => Err(refused),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }?;
@@ -106,7 +115,7 @@ pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) ->
 impl Daemon {
     async fn assemble(
         config: Config,
-        identity: Identity,
+        (identity, instance): (Identity, Instance),
         journal: Journal,
         events: mpsc::Sender<Event>,
         tasks: &mut JoinSet<()>,
@@ -115,7 +124,7 @@ impl Daemon {
         let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
         let http = control::control_client(&server, &identity.ca_pem).map_err(Exit::Failure)?;
         let nsk = Nsk::new(identity.nsk);
-        let control = Control::new(http, server, identity.node_id, nsk.clone());
+        let control = Control::new(http, server, identity.node_id, nsk.clone(), instance);
         let (config, clock) = (Arc::new(config), Clock::default());
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let binary = spawn_blocking(Binary::of_this_process)

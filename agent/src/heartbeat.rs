@@ -19,6 +19,7 @@ use crate::{
     clock::{self, Clock},
     control::{CallError, Control},
     declare::Poke,
+    enroll::machine,
     exit,
     identity::Secret,
     nsk::KeyFiles,
@@ -110,6 +111,8 @@ impl Heart {
             binary_checksum: Base64(self.binary.checksum.as_bytes().to_vec()),
             binary_version: env!("CARGO_PKG_VERSION").to_owned(),
             nat_summary: Parameters::new(),
+            hostname: Some(machine::hostname()),
+            machine_id: machine::machine_id(),
         };
         let Some(next) = self.keys.waiting() else {
             return self.control.heartbeat(&beat).await;

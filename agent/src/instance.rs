@@ -10,7 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use muster_shared::wire::INSTANCES_NAMED_MAX;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use muster_shared::wire::{INSTANCE_HEADER, INSTANCES_BEFORE_HEADER, INSTANCES_NAMED_MAX};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -43,10 +44,7 @@ fn read(path: &Path) -> Result<InstancesFile, Exit> {
         Ok(raw) => serde_json::from_slice(&raw)
             .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display()))),
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(InstancesFile::default()),
-        Err(err) => Err(Exit::Failure(format!(
-            "{} cannot be read: {err}",
-            path.display()
-        ))),
+        Err(err) => Err(Exit::Failure(format!("{} cannot be read: {err}", path.display()))),
     }
 }
 
@@ -110,12 +108,17 @@ impl Instance {
         })
     }
 
-    pub(crate) const fn id(&self) -> Uuid {
-        self.id
-    }
-
-    pub(crate) fn after(&self) -> &str {
-        &self.after
+    /// What every request of the node carries.
+    pub(crate) fn headers(&self) -> HeaderMap {
+        let text = |text: &str| HeaderValue::from_str(text).ok();
+        let named = [
+            (INSTANCE_HEADER, text(&self.id.to_string())),
+            (INSTANCES_BEFORE_HEADER, text(&self.after)),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(name, value)| Some((HeaderName::from_static(name), value?)))
+            .collect()
     }
 
     /// Control has found that this is a copy.
@@ -135,7 +138,10 @@ impl Instance {
             write(&path, &InstancesFile { copy, ..file })
         });
         if !matches!(kept, Ok(Ok(()))) {
-            log::error!("That control refused this state directory could not be noted in {}", path.display());
+            log::error!(
+                "That control refused this state directory could not be noted in {}",
+                path.display()
+            );
         }
         Exit::Enrolment(format!("control refused this state directory: {why}"))
     }
@@ -151,9 +157,9 @@ mod tests {
         let first = Instance::begin(dir.path()).unwrap();
         let second = Instance::begin(dir.path()).unwrap();
         let third = Instance::begin(dir.path()).unwrap();
-        assert_eq!(first.after(), "");
-        assert_eq!(second.after(), first.id().to_string());
-        assert_eq!(third.after(), format!("{},{}", first.id(), second.id()));
+        assert_eq!(first.after, "");
+        assert_eq!(second.after, first.id.to_string());
+        assert_eq!(third.after, format!("{},{}", first.id, second.id));
     }
 
     #[test]

@@ -190,10 +190,11 @@ fn parse_changes(changes: &[String]) -> Result<LabelPatch, String> {
 }
 
 fn connection(node: &NodeSummary) -> Cell {
-    if node.connected {
-        Cell::good("connected")
-    } else {
-        Cell::odd("away")
+    match (node.connected, node.warning.is_some()) {
+        (true, false) => Cell::good("connected"),
+        (false, false) => Cell::odd("away"),
+        (true, true) => Cell::odd("connected (warning)"),
+        (false, true) => Cell::odd("away (warning)"),
     }
 }
 
@@ -240,6 +241,10 @@ fn facts(node: &NodeSummary) -> Table {
     table.fact("Last seen", node.last_seen_at);
     table.fact("Clock skew", node.clock_skew_ms.map(|ms| format!("{ms} ms")));
     table.fact("Version", node.binary_version.as_deref());
+    if let Some(warning) = &node.warning {
+        let at = node.warned_at.map(|at| format!("{at}: ")).unwrap_or_default();
+        table.fact("Warning", format!("{at}{warning}"));
+    }
     table.fact("Key since", key_since(node));
     table.fact("Created", node.created_at.to_string());
     table.fact("Project", node.project_id.to_string());

@@ -9,3 +9,11 @@ ALTER TABLE node ADD COLUMN nsk_since_ms INTEGER;
 ALTER TABLE node ADD COLUMN nsk_asked_ms INTEGER;
 CREATE UNIQUE INDEX node_nsk_next_idx ON node (nsk_next_hash) WHERE nsk_next_hash IS NOT NULL;
 CREATE UNIQUE INDEX node_nsk_previous_idx ON node (nsk_previous_hash) WHERE nsk_previous_hash IS NOT NULL;
+
+-- The daemon that control takes for the node's, the one that it followed, and the last one that was found to be a copy.
+ALTER TABLE node ADD COLUMN instance BLOB;
+ALTER TABLE node ADD COLUMN instance_before BLOB;
+ALTER TABLE node ADD COLUMN instance_copy BLOB;
+-- What an operator should know of the node's identity; gone once its key was changed.
+ALTER TABLE node ADD COLUMN warning TEXT;
+ALTER TABLE node ADD COLUMN warning_ms INTEGER;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Limits,
+    instances::Instances,
     keys::ServerKey,
     metrics::Metrics,
     oidc::Oidc,
@@ -34,6 +35,7 @@ pub(crate) struct Control {
     pub(crate) node_streams: NodeStreams,
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,
+    pub(crate) instances: Instances,
     pub(crate) rates: Rates,
     /// The issuer whose tokens count beside our own.
     pub(crate) oidc: Option<Arc<Oidc>>,

@@ -165,8 +165,7 @@ pub(crate) async fn admit(
 
 fn is_alive(control: &Control, owner: &KeyOwner, now: Timestamp) -> bool {
     let heard = control.presence.latest(owner.node).map(|seen| seen.at);
-    control.node_streams.is_connected(owner.node)
-        || heard.max(owner.last_seen_at) >= Some(now.minus(ALIVE))
+    control.node_streams.is_connected(owner.node) || heard.max(owner.last_seen_at) >= Some(now.minus(ALIVE))
 }
 
 async fn follow(
@@ -177,8 +176,17 @@ async fn follow(
     now: Timestamp,
 ) -> Result<(), InstanceError> {
     let node = owner.node;
+    let beside_a_stream = control.node_streams.is_connected(node);
+    if beside_a_stream {
+        // It may be what a lost network left, or a daemon that lives: that one would come back. Before the commit, so
+        // that no request of the new one comes in between.
+        control.instances.contest(node, now.plus(CONTEST));
+    }
     let mut tx = control.store.begin().await?;
-    if !tx.follow_instance(node, owner.instances.current, instance).await? {
+    if !tx
+        .follow_instance(node, owner.instances.current, instance)
+        .await?
+    {
         // Two that follow at once: the next request of this one is judged by what the other made of it.
         return Err(InstanceError::Contested);
     }
@@ -190,9 +198,7 @@ async fn follow(
         log::warn!(node_id:% = node; "{warning}");
     }
     tx.commit().await?;
-    if control.node_streams.is_connected(node) {
-        // It may be what a lost network left, or a daemon that lives: that one would come back.
-        control.instances.contest(node, now.plus(CONTEST));
+    if beside_a_stream {
         control.node_streams.disconnect(node);
     }
     Ok(())
@@ -207,7 +213,10 @@ async fn reinstate(
 ) -> Result<(), InstanceError> {
     let node = owner.node;
     let mut tx = control.store.begin().await?;
-    if !tx.reinstate_instance(node, owner.instances.current, instance).await? {
+    if !tx
+        .reinstate_instance(node, owner.instances.current, instance)
+        .await?
+    {
         return Err(InstanceError::Contested);
     }
     warn_of_copy(&mut tx, owner, now).await?;
@@ -235,7 +244,12 @@ async fn warn_of_copy(tx: &mut crate::store::Tx, owner: &KeyOwner, now: Timestam
                    that machine anew, and change this node's key (muster node rotate-key)";
     tx.warn_of_node(node, warning, now).await?;
     let subject = audit::node_subject(node);
-    let entry = Entry::new(&subject, "node.cloned", authz::resource(node), Outcome::PermissionDenied);
+    let entry = Entry::new(
+        &subject,
+        "node.cloned",
+        authz::resource(node),
+        Outcome::PermissionDenied,
+    );
     tx.append_audit(owner.domain, &[entry.with(warning)], now).await?;
     log::warn!(node_id:% = node; "Node {node}: {warning}");
     Ok(())

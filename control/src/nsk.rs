@@ -17,6 +17,7 @@ use crate::{
     authz,
     control::Control,
     dispatch::{Requester, Target},
+    instances::Known,
     keys::{TokenKind, token_hash},
     store::{NodeFilter, Project, StoreError},
 };
@@ -33,7 +34,7 @@ pub(crate) enum Standing {
 }
 
 /// What is known of the node whose key was shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyOwner {
     pub(crate) node: NodeId,
     pub(crate) domain: DomainId,
@@ -42,6 +43,11 @@ pub(crate) struct KeyOwner {
     pub(crate) since: Timestamp,
     /// When an operator asked for another.
     pub(crate) asked_at: Option<Timestamp>,
+    /// What is known of its daemons.
+    pub(crate) instances: Known,
+    pub(crate) last_seen_at: Option<Timestamp>,
+    pub(crate) hostname: String,
+    pub(crate) machine_id: String,
 }
 
 impl KeyOwner {
@@ -159,6 +165,10 @@ mod tests {
             standing,
             since: at(1_000),
             asked_at: asked.then(|| at(2_000)),
+            instances: Known::default(),
+            last_seen_at: None,
+            hostname: String::new(),
+            machine_id: String::new(),
         }
     }
 

@@ -9,6 +9,7 @@ mod cancel;
 mod executions;
 mod hooks;
 mod idempotency;
+mod instances;
 mod list;
 mod metrics;
 mod node_keys;

@@ -102,6 +102,15 @@ impl NodeStreams {
 }
 
 impl Subscription<'_> {
+    /// Whether no newer stream took its place.
+    pub(crate) fn is_live(&self) -> bool {
+        let registry = lock(&self.registry.0);
+        registry
+            .streams
+            .get(&self.node)
+            .is_some_and(|(number, _)| *number == self.number)
+    }
+
     /// The next thing to send; `None` when this stream is to end.
     pub(crate) async fn next(&mut self) -> Option<Owed> {
         self.pushes.recv().await
@@ -110,13 +119,8 @@ impl Subscription<'_> {
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        let mut registry = lock(&self.registry.0);
-        if registry
-            .streams
-            .get(&self.node)
-            .is_some_and(|(number, _)| *number == self.number)
-        {
-            registry.streams.remove(&self.node);
+        if self.is_live() {
+            lock(&self.registry.0).streams.remove(&self.node);
         }
     }
 }

@@ -50,6 +50,13 @@ pub const MACHINE_ID_LEN_MAX: usize = 64;
 /// The header that carries the callback token of an invocation.
 pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 
+/// The header in which a daemon names its instance: every start is another.
+pub const INSTANCE_HEADER: &str = "muster-instance";
+/// The header in which it names those that it follows, parted by commas.
+pub const INSTANCES_BEFORE_HEADER: &str = "muster-instances-before";
+/// How many it names.
+pub const INSTANCES_NAMED_MAX: usize = 32;
+
 /// A parameter document: a JSON object.
 pub type Parameters = serde_json::Map<String, serde_json::Value>;
 
@@ -567,6 +574,12 @@ pub struct NodeSummary {
     #[serde(default)]
     pub binary_version: Option<String>,
     pub hostname: String,
+    /// What an operator should know of the node's identity, such as that a copy of it was refused. Gone once the node's key was
+    /// changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warned_at: Option<Timestamp>,
     /// Since when the node has its key.
     #[serde(default)]
     pub nsk_since: Option<Timestamp>,
@@ -857,6 +870,11 @@ pub struct HeartbeatRequest {
     pub binary_checksum: Base64,
     pub binary_version: String,
     pub nat_summary: Parameters,
+    /// Ours, as all below: what the machine is called now. It may have changed since the enrolment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use launchdarkly_sdk_transport::{
     ByteStream, HttpTransport, Request, Response, ResponseFuture, TransportError,
 };
@@ -27,6 +27,7 @@ use crate::{control::Control, identity::Secret};
 pub(super) struct Transport {
     http: reqwest::Client,
     nsk: Secret,
+    instance: HeaderMap,
     idle: Duration,
     event_bytes_max: usize,
     /// The last `retry:` of the server, in milliseconds; 0 while there was none.
@@ -38,6 +39,7 @@ impl Transport {
         Self {
             http: control.http().clone(),
             nsk: control.nsk(),
+            instance: control.instance().headers(),
             idle,
             event_bytes_max,
             retry_ms: Arc::default(),
@@ -50,6 +52,7 @@ impl Transport {
             HeaderValue::from_str(&format!("Bearer {}", self.nsk.expose())).map_err(TransportError::new)?;
         bearer.set_sensitive(true);
         parts.headers.insert(header::AUTHORIZATION, bearer);
+        parts.headers.extend(self.instance);
         let request = http::Request::from_parts(parts, reqwest::Body::from(body.unwrap_or_default()));
         let request = reqwest::Request::try_from(request).map_err(TransportError::new)?;
         let answer = match timeout(self.idle, self.http.execute(request)).await {

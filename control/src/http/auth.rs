@@ -3,15 +3,17 @@
 
 use axum::{
     extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
-    http::{header, request::Parts},
+    http::{HeaderMap, HeaderValue, header, request::Parts},
 };
 use muster_shared::{
     access::OperatorToken,
     ids::{Digest, DomainId, NodeId, ProjectId},
     time::Timestamp,
+    wire::{INSTANCE_HEADER, INSTANCES_BEFORE_HEADER, INSTANCES_NAMED_MAX},
 };
 
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::{
     denial::{Asked, deny},
@@ -24,6 +26,7 @@ use crate::{
     authz::{self, Grants},
     control::{Control, Shared},
     dispatch::Requester,
+    instances::{self, Claim},
     keys::{TokenKind, token_hash},
     nsk::{self, KeyOwner, Standing},
     oidc,
@@ -348,6 +351,9 @@ impl FromRequestParts<Shared> for Node {
             Standing::Next => nsk::promote(control, &key, shown, now).await?,
             Standing::Current | Standing::Previous(_) => {}
         }
+        if let Some(claim) = claim_of(&parts.headers)? {
+            instances::admit(control, &key, &claim, now).await?;
+        }
         let named = parse_node(&raw)?;
         Ok(Self {
             id: key.node,
@@ -358,6 +364,35 @@ impl FromRequestParts<Shared> for Node {
             named,
         })
     }
+}
+
+/// What the daemon says of itself. Clients of the published surface say nothing.
+fn claim_of(headers: &HeaderMap) -> Result<Option<Claim>, ApiError> {
+    let bad = || {
+        let why = format!(
+            "{INSTANCE_HEADER} must be a UUID, and {INSTANCES_BEFORE_HEADER} up to {INSTANCES_NAMED_MAX} of them"
+        );
+        ApiError::bad_request("invalid_instance", why)
+    };
+    let Some(instance) = headers.get(INSTANCE_HEADER) else {
+        return Ok(None);
+    };
+    let read = |value: &HeaderValue| -> Option<Vec<Uuid>> {
+        let text = value.to_str().ok()?;
+        let named = text.split(',').filter(|one| !one.is_empty());
+        named.map(|one| one.trim().parse().ok()).collect()
+    };
+    let [instance] = read(instance).ok_or_else(bad)?[..] else {
+        return Err(bad());
+    };
+    let after = headers
+        .get(INSTANCES_BEFORE_HEADER)
+        .map(|value| read(value).ok_or_else(bad));
+    let after = after.transpose()?.unwrap_or_default();
+    if after.len() > INSTANCES_NAMED_MAX {
+        return Err(bad());
+    }
+    Ok(Some(Claim { instance, after }))
 }
 
 impl Node {

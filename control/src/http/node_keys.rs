@@ -15,6 +15,7 @@ use muster_shared::{
 use super::{
     auth::{InProject, Node},
     body::{OPERATOR_BODY_BYTES_MAX, read_json},
+    node::uncontested,
     problem::ApiError,
 };
 use crate::{control::Shared, dispatch::Target, nsk};
@@ -45,6 +46,7 @@ pub(super) async fn ask(
 
 pub(super) async fn fetch(State(control): State<Shared>, node: Node) -> Result<Response, ApiError> {
     node.require_own_path("node_id_mismatch")?;
+    uncontested(&control, &node)?;
     let new = nsk::issue(&control, &node.key, node.shown, Timestamp::now()).await?;
     Ok((StatusCode::CREATED, Json(new)).into_response())
 }

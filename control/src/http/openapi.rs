@@ -330,7 +330,12 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             (429, &["rate_limited"]),
             (503, &["issuer_unavailable"]),
         ]),
-        Who::Node => all.push((401, &["unauthenticated", "nsk_revoked", "nsk_rotated"])),
+        Who::Node => all.extend([
+            (401, &["unauthenticated", "nsk_revoked", "nsk_rotated"][..]),
+            (400, &["invalid_instance"]),
+            (409, &["node_cloned"]),
+            (503, &["node_contested"]),
+        ]),
         Who::Newcomer => all.push((401, &["unauthenticated"])),
         Who::Signed | Who::Here | Who::Anybody => {}
     }

@@ -23,6 +23,7 @@ use crate::{
     enroll::EnrollError,
     error_chain,
     gates::NoSurvivor,
+    instances::InstanceError,
     integrity::ManifestError,
     keys::chance,
     nsk::NskError,
@@ -89,6 +90,7 @@ pub(super) const CODES: &[Code] = &[
     code("invalid_domain_id", &[400], "No domain is named, or what names it is no UUID."),
     code("invalid_execution_id", &[400], "What names the execution is no UUID."),
     code("invalid_idempotency_key", &[400], "The idempotency key is not one."),
+    code("invalid_instance", &[400], "What names the daemon and those before it are no UUIDs, or too many."),
     code("invalid_kind", &[400], "There is no such kind."),
     code("invalid_label", &[400], "A label breaks the rules for labels."),
     code("invalid_limit", &[400], "The limit is not within its bounds."),
@@ -122,6 +124,8 @@ pub(super) const CODES: &[Code] = &[
     code("method_not_allowed", &[405], "The path does not answer this method; `Allow` says which it does."),
     code("metrics_not_public", &[403], "Metrics are shown to the machine of control alone."),
     code("no_rollout", &[409], "The execution has no rollout."),
+    code("node_cloned", &[409], "Another daemon has this node's identity; this one runs on a copy of it."),
+    code("node_contested", &[503], "Another daemon with this node's identity was connected a moment ago; ask again."),
     code("node_id_mismatch", &[403], "The NSK belongs to another node."),
     code("node_name_exhausted", &[409], "Too many nodes have this hostname."),
     code("node_not_found", &[404], "There is no such node, or the caller may not act on it."),
@@ -517,6 +521,20 @@ impl From<ManifestError> for ApiError {
             ManifestError::Label(_) => Self::bad_request("invalid_label", text),
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
+        }
+    }
+}
+
+impl From<InstanceError> for ApiError {
+    fn from(err: InstanceError) -> Self {
+        let text = err.to_string();
+        match err {
+            InstanceError::Cloned => Self::new(StatusCode::CONFLICT, "node_cloned", text),
+            InstanceError::Contested => Self {
+                retry_after_seconds: Some(1),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "node_contested", text)
+            },
+            InstanceError::Store(err) => err.into(),
         }
     }
 }

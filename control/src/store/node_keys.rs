@@ -6,14 +6,18 @@ use muster_shared::{
 };
 
 use super::{Store, StoreError, Tx, rows::Reader};
-use crate::nsk::{KeyOwner, Standing};
+use crate::{
+    instances::Known,
+    nsk::{KeyOwner, Standing},
+};
 
 impl Store {
     /// The node of which a key with this hash is known.
     pub(crate) async fn owner_of_nsk(&self, hash: Digest) -> Result<Option<KeyOwner>, StoreError> {
         let row = sqlx::query(
             "SELECT id, domain_id, decommissioned_ms, created_ms, nsk_hash, nsk_next_hash, nsk_previous_until_ms,
-                    nsk_since_ms, nsk_asked_ms
+                    nsk_since_ms, nsk_asked_ms, instance, instance_before, instance_copy, last_seen_ms, hostname,
+                    machine_id
              FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
         )
         .bind(&hash.as_bytes()[..])
@@ -39,6 +43,14 @@ impl Store {
             standing,
             since,
             asked_at: row.at_opt("nsk_asked_ms")?,
+            instances: Known {
+                current: row.get("instance")?,
+                before: row.get("instance_before")?,
+                copy: row.get("instance_copy")?,
+            },
+            last_seen_at: row.at_opt("last_seen_ms")?,
+            hostname: row.get("hostname")?,
+            machine_id: row.get("machine_id")?,
         }))
     }
 }
@@ -97,7 +109,8 @@ impl Tx {
     ) -> Result<bool, StoreError> {
         let promoted = sqlx::query(
             "UPDATE node SET nsk_previous_hash = nsk_hash, nsk_previous_until_ms = $3, nsk_hash = nsk_next_hash,
-                             nsk_next_hash = NULL, nsk_since_ms = $4, nsk_asked_ms = NULL
+                             nsk_next_hash = NULL, nsk_since_ms = $4, nsk_asked_ms = NULL,
+                             warning = NULL, warning_ms = NULL
              WHERE id = $1 AND nsk_next_hash = $2",
         )
         .bind(node.uuid())

@@ -41,6 +41,8 @@ pub(crate) struct NodeRecord {
     /// Since when its key counts, and when another was asked for.
     pub(crate) nsk_since: Timestamp,
     pub(crate) nsk_asked_at: Option<Timestamp>,
+    pub(crate) warning: Option<String>,
+    pub(crate) warned_at: Option<Timestamp>,
     pub(crate) labels: Labels,
     pub(crate) actions: Vec<NodeAction>,
 }
@@ -65,7 +67,8 @@ pub(crate) struct NodeFilter<'a> {
 }
 
 const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_ms, \
-     node.last_seen_ms, node.clock_skew_ms, node.binary_version, node.nsk_since_ms, node.nsk_asked_ms";
+     node.last_seen_ms, node.clock_skew_ms, node.binary_version, node.nsk_since_ms, node.nsk_asked_ms, \
+     node.warning, node.warning_ms";
 
 /// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
 const SAID: std::ops::Range<&str> = "node/".."node0";
@@ -232,6 +235,8 @@ impl Store {
                     created_at,
                     nsk_since: row.at_opt("nsk_since_ms")?.unwrap_or(created_at),
                     nsk_asked_at: row.at_opt("nsk_asked_ms")?,
+                    warning: row.get("warning")?,
+                    warned_at: row.at_opt("warning_ms")?,
                     last_seen_at: row.at_opt("last_seen_ms")?,
                     clock_skew_ms: row.get("clock_skew_ms")?,
                     binary_version: row.get("binary_version")?,
