@@ -157,7 +157,7 @@ fn check(answer: &EnrollResponse) -> Result<(), Exit> {
     control::http_client(&[answer.ca_pem.as_bytes()])
         .map(drop)
         .map_err(unusable)?;
-    identity::key_ring(&answer.signing_keys).map_err(unusable)?;
+    identity::key_ring(&answer.signing_keys, &[]).map_err(unusable)?;
     if answer.nsk.trim().is_empty() {
         Err(unusable("its key is empty".to_owned()))
     } else {
@@ -174,6 +174,8 @@ fn keep(state_dir: &Path, server: &str, answer: &EnrollResponse) -> io::Result<(
         project_id: answer.project_id,
         server: server.to_owned(),
         signing_keys: answer.signing_keys.clone(),
+        signing_serial: answer.signing_serial.unwrap_or_else(identity::first_set),
+        retired_keys: Vec::new(),
     };
     durable::write(&identity::ca_path(state_dir), answer.ca_pem.as_bytes())?;
     durable::write(&identity::nsk_path(state_dir), answer.nsk.as_bytes())?;

@@ -147,6 +147,7 @@ impl Daemon {
             interval: config.limits.heartbeat,
             pokes: pokes.clone(),
             keys: KeyFiles::open(&config.state_dir, nsk)?,
+            signing: identity.keys.clone(),
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {

@@ -22,6 +22,7 @@ use crate::{
     enroll::machine,
     exit,
     identity::Secret,
+    keyring::Keys,
     nsk::KeyFiles,
 };
 
@@ -57,6 +58,7 @@ pub(crate) struct Heart {
     pub(crate) interval: Duration,
     pub(crate) pokes: mpsc::Sender<Poke>,
     pub(crate) keys: KeyFiles,
+    pub(crate) signing: Keys,
 }
 
 impl Heart {
@@ -113,6 +115,7 @@ impl Heart {
             nat_summary: Parameters::new(),
             hostname: Some(machine::hostname()),
             machine_id: machine::machine_id(),
+            signing_serial: Some(self.signing.serial()),
         };
         let Some(next) = self.keys.waiting() else {
             return self.control.heartbeat(&beat).await;

@@ -16,7 +16,7 @@ use muster_shared::{
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::{durable, exit::Exit};
+use crate::{durable, exit::Exit, keyring::Keys};
 
 /// A supervisor that was being started when its daemon died may hold the lock until it has begun.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -30,13 +30,23 @@ pub(crate) struct IdentityFile {
     pub(crate) project_id: ProjectId,
     pub(crate) server: String,
     pub(crate) signing_keys: Vec<SigningKeyInfo>,
+    #[serde(default = "first_set")]
+    pub(crate) signing_serial: u64,
+    /// The names of keys that counted once.
+    #[serde(default)]
+    pub(crate) retired_keys: Vec<String>,
+}
+
+/// Whoever enrolled before there were others has the first.
+pub(crate) const fn first_set() -> u64 {
+    1
 }
 
 pub(crate) struct Identity {
     pub(crate) node_id: NodeId,
     pub(crate) name: String,
     pub(crate) server: String,
-    pub(crate) keys: KeyRing,
+    pub(crate) keys: Keys,
     pub(crate) nsk: Secret,
     pub(crate) ca_pem: Vec<u8>,
 }
@@ -88,7 +98,7 @@ impl Identity {
         };
         let file: IdentityFile = serde_json::from_slice(&raw)
             .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
-        let keys = key_ring(&file.signing_keys)
+        let keys = key_ring(&file.signing_keys, &file.retired_keys)
             .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
         let nsk_path = nsk_path(state_dir);
         let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
@@ -96,17 +106,18 @@ impl Identity {
         let ca_pem = fs::read(&ca_path).map_err(|err| unreadable(&ca_path, &err))?;
         Ok(Self {
             node_id: file.node_id,
-            name: file.name,
-            server: file.server,
-            keys,
+            name: file.name.clone(),
+            server: file.server.clone(),
+            keys: Keys::new(state_dir, file, keys),
             nsk: Secret(nsk.trim().to_owned()),
             ca_pem,
         })
     }
 }
 
-pub(crate) fn key_ring(known: &[SigningKeyInfo]) -> Result<KeyRing, String> {
+pub(crate) fn key_ring(known: &[SigningKeyInfo], retired: &[String]) -> Result<KeyRing, String> {
     let mut keys = KeyRing::default();
+    retired.iter().for_each(|keyid| keys.retire(keyid));
     for SigningKeyInfo { keyid, public_key } in known {
         let bytes: Option<&[u8; 32]> = public_key.0.as_slice().try_into().ok();
         let bytes = bytes.ok_or_else(|| format!("signing key {keyid} is not 32 bytes"))?;

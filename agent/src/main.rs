@@ -18,6 +18,7 @@ mod hooks;
 mod identity;
 mod instance;
 mod journal;
+mod keyring;
 mod logging;
 mod nsk;
 mod outcome;

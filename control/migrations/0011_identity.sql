@@ -17,3 +17,8 @@ ALTER TABLE node ADD COLUMN instance_copy BLOB;
 -- What an operator should know of the node's identity; gone once its key was changed.
 ALTER TABLE node ADD COLUMN warning TEXT;
 ALTER TABLE node ADD COLUMN warning_ms INTEGER;
+
+-- A key that signs nothing any more, but for the news of those that do.
+ALTER TABLE signing_key ADD COLUMN retired_ms INTEGER;
+-- The set of signing keys that the node has confirmed; every change of the keys makes the number larger by one.
+ALTER TABLE node ADD COLUMN signing_serial INTEGER NOT NULL DEFAULT 1;

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_shared::envelope::Signer;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +15,7 @@ use crate::{
     presence::Presence,
     rate::Rates,
     rolling::Rollouts,
+    signing::Signing,
     store::Store,
     streams::{NodeStreams, Watchers},
 };
@@ -23,7 +23,7 @@ use crate::{
 pub(crate) struct Control {
     pub(crate) store: Store,
     pub(crate) key: ServerKey,
-    pub(crate) signer: Signer,
+    pub(crate) signing: Signing,
     pub(crate) outputs: OutputStore,
     /// The URL under which nodes and operators reach this service, without a slash at its end.
     pub(crate) server_url: String,

@@ -48,6 +48,8 @@ pub(crate) struct KeyOwner {
     pub(crate) last_seen_at: Option<Timestamp>,
     pub(crate) hostname: String,
     pub(crate) machine_id: String,
+    /// The set of signing keys that it has confirmed.
+    pub(crate) signing_serial: u64,
 }
 
 impl KeyOwner {
@@ -169,6 +171,7 @@ mod tests {
             last_seen_at: None,
             hostname: String::new(),
             machine_id: String::new(),
+            signing_serial: 1,
         }
     }
 

@@ -68,6 +68,13 @@ impl NodeStreams {
         }
     }
 
+    /// Puts something on every stream that is here. One that cannot take more is closed.
+    pub(crate) fn push_to_all(&self, owed: &Owed) {
+        lock(&self.0)
+            .streams
+            .retain(|_, (_, sender)| sender.try_send(owed.clone()).is_ok());
+    }
+
     /// Ends a node's stream, if it has one here.
     pub(crate) fn disconnect(&self, node: NodeId) {
         lock(&self.0).streams.remove(&node);

@@ -848,6 +848,9 @@ pub struct EnrollResponse {
     /// The Node Secret Key, shown this once.
     pub nsk: String,
     pub signing_keys: Vec<SigningKeyInfo>,
+    /// Ours: the number of this set of keys. Left out, it is 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_serial: Option<u64>,
     /// The CA to pin, in PEM.
     pub ca_pem: String,
     /// What an admin should know, such as another node with the same machine-id.
@@ -875,6 +878,9 @@ pub struct HeartbeatRequest {
     pub hostname: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
+    /// The number of the set of signing keys that the node has durably.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_serial: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -1124,6 +1130,32 @@ pub struct BaselineUpdated {
 
 impl Addressed for BaselineUpdated {
     const PAYLOAD_TYPE: &'static str = "application/vnd.muster.hook-baseline-updated+json";
+    fn audience(&self) -> NodeId {
+        self.node_id
+    }
+    fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+}
+
+/// The payload of a `signing_key_rotated` event: the keys that count from now on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct SigningKeysRotated {
+    pub event_id: EventId,
+    pub occurred_at: Timestamp,
+    pub node_id: NodeId,
+    pub expires_at: Timestamp,
+    /// Every change makes it larger: an older set never takes the place of a newer one.
+    pub serial: u64,
+    pub keys: Vec<SigningKeyInfo>,
+    /// The names of keys that counted once.
+    #[serde(default)]
+    pub retired: Vec<String>,
+}
+
+impl Addressed for SigningKeysRotated {
+    const PAYLOAD_TYPE: &'static str = "application/vnd.muster.signing-key-rotated+json";
     fn audience(&self) -> NodeId {
         self.node_id
     }

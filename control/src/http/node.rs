@@ -45,6 +45,7 @@ use crate::{
     keys::token_hash,
     machine,
     presence::Seen,
+    signing,
     store::Owed,
 };
 
@@ -73,6 +74,9 @@ pub(super) async fn heartbeat(
     let now = Timestamp::now();
     if control.instances.contested_for(node.id, now).is_none() {
         machine::note(&control, &node.key, &beat, now).await?;
+        if let Some(serial) = beat.signing_serial {
+            signing::confirm(&control, &node.key, serial).await?;
+        }
     }
     let skew_ms = beat.client_now.as_millis().saturating_sub(now.as_millis());
     control.presence.note(

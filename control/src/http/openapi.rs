@@ -13,7 +13,7 @@ use std::{
 use axum::http::{StatusCode, header};
 use muster_shared::{
     ids::{ActionName, RowId},
-    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem, SigningKeysRotated},
 };
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -241,6 +241,7 @@ impl Schemas {
             SchemaGenerator::subschema_for::<ActionRequest>,
             SchemaGenerator::subschema_for::<ActionCancel>,
             SchemaGenerator::subschema_for::<BaselineUpdated>,
+            SchemaGenerator::subschema_for::<SigningKeysRotated>,
         ] {
             self.written(payload);
         }

@@ -736,7 +736,12 @@ pub(super) fn enroll() -> Operation {
 fn node_stream(schemas: &mut SchemaGenerator) -> Schema {
     let data = [schemas.subschema_for::<Envelope>()];
     event(
-        &["action_request", "action_cancel", "hook_baseline_updated"],
+        &[
+            "action_request",
+            "action_cancel",
+            "hook_baseline_updated",
+            "signing_key_rotated",
+        ],
         &data,
     )
 }
@@ -745,7 +750,8 @@ pub(super) fn node_events() -> Operation {
     Operation::new("NodeEvents", "The stream of what a node is asked to do")
         .more(
             "Each event carries an Envelope whose payload is an ActionRequest (`action_request`), an ActionCancel \
-             (`action_cancel`) or a BaselineUpdated (`hook_baseline_updated`). The stream does not end; a newer one \
+             (`action_cancel`), a BaselineUpdated (`hook_baseline_updated`) or a SigningKeysRotated \
+             (`signing_key_rotated`). The stream does not end; a newer one \
              of the same node closes it.",
         )
         .answers_events("The stream, beginning with all that the node is owed.", node_stream)

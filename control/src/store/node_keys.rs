@@ -17,7 +17,7 @@ impl Store {
         let row = sqlx::query(
             "SELECT id, domain_id, decommissioned_ms, created_ms, nsk_hash, nsk_next_hash, nsk_previous_until_ms,
                     nsk_since_ms, nsk_asked_ms, instance, instance_before, instance_copy, last_seen_ms, hostname,
-                    machine_id
+                    machine_id, signing_serial
              FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
         )
         .bind(&hash.as_bytes()[..])
@@ -51,6 +51,7 @@ impl Store {
             last_seen_at: row.at_opt("last_seen_ms")?,
             hostname: row.get("hostname")?,
             machine_id: row.get("machine_id")?,
+            signing_serial: row.number("signing_serial")?,
         }))
     }
 }
