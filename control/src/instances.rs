@@ -176,19 +176,23 @@ async fn follow(
     now: Timestamp,
 ) -> Result<(), InstanceError> {
     let node = owner.node;
-    let beside_a_stream = control.node_streams.is_connected(node);
-    if beside_a_stream {
-        // It may be what a lost network left, or a daemon that lives: that one would come back. Before the commit, so
-        // that no request of the new one comes in between.
-        control.instances.contest(node, now.plus(CONTEST));
-    }
     let mut tx = control.store.begin().await?;
     if !tx
         .follow_instance(node, owner.instances.current, instance)
         .await?
     {
-        // Two that follow at once: the next request of this one is judged by what the other made of it.
-        return Err(InstanceError::Contested);
+        // Two that follow at once. Two requests of one daemon are no contest; of two daemons, the next request of this one
+        // is judged by what the other made of it.
+        return match tx.instance_of(node).await? {
+            Some(known) if known == instance => Ok(()),
+            Some(_) | None => Err(InstanceError::Contested),
+        };
+    }
+    let beside_a_stream = control.node_streams.is_connected(node);
+    if beside_a_stream {
+        // It may be what a lost network left, or a daemon that lives: that one would come back. Before the commit, so
+        // that no request of the new one comes in between.
+        control.instances.contest(node, now.plus(CONTEST));
     }
     let subject = audit::node_subject(node);
     if let Some(warning) = warning {

@@ -26,6 +26,13 @@ impl Tx {
         Ok(moved.rows_affected() == 1)
     }
 
+    pub(crate) async fn instance_of(&mut self, node: NodeId) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar("SELECT instance FROM node WHERE id = $1")
+            .bind(node.uuid())
+            .fetch_one(&mut *self.0)
+            .await?)
+    }
+
     /// Puts the instance that was followed back into its place: the other is a copy. False when that has changed.
     pub(crate) async fn reinstate_instance(
         &mut self,
