@@ -48,6 +48,10 @@ pub(crate) struct EnrollArgs {
     /// The configuration file, for its [control]
     #[arg(long, env = "MUSTER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
+    /// Also where this machine is enrolled already: it becomes another node, and what was asked of the one that it was is
+    /// not run
+    #[arg(long)]
+    pub(crate) force: bool,
     /// How to print what happened
     #[arg(short = 'o', long, value_enum, default_value = "text")]
     pub(crate) output: Output,

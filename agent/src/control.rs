@@ -7,14 +7,14 @@ use muster_shared::{
     time::Timestamp,
     wire::{
         CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
-        EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, Problem, ViolationsRequest,
-        ViolationsResponse,
+        EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, NewNsk, Parameters, Problem,
+        ViolationsRequest, ViolationsResponse,
     },
 };
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{identity::Secret, reach::Reach, retry_after};
+use crate::{identity::Secret, instance::Instance, nsk::Nsk, reach::Reach, retry_after};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Control may have to read a whole object back before it believes that it is there.
@@ -50,6 +50,14 @@ impl CallError {
         }
     }
 
+    /// Whether control does not know the key that was shown.
+    pub(crate) const fn is_unauthorized(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => *status == 401,
+            Self::Unreachable(_) | Self::Senseless(_) => false,
+        }
+    }
+
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -79,7 +87,8 @@ pub(crate) struct Control {
     http: Client,
     server: Url,
     node: NodeId,
-    nsk: Secret,
+    nsk: Nsk,
+    instance: Instance,
 }
 
 impl Control {
@@ -89,7 +98,7 @@ impl Control {
         ca_pem: &[u8],
         server: Url,
         node: NodeId,
-        nsk: Secret,
+        (nsk, instance): (Nsk, Instance),
     ) -> Result<Self, String> {
         Ok(Self {
             http: reach.control_client(ca_pem)?,
@@ -97,11 +106,17 @@ impl Control {
             server,
             node,
             nsk,
+            instance,
         })
     }
 
     pub(crate) const fn reach(&self) -> &Reach {
         &self.reach
+    }
+
+    /// The start of the daemon that speaks.
+    pub(crate) const fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     pub(crate) const fn http(&self) -> &Client {
@@ -112,8 +127,9 @@ impl Control {
         &self.server
     }
 
-    pub(crate) const fn nsk(&self) -> &Secret {
-        &self.nsk
+    /// The key in use at this moment.
+    pub(crate) fn nsk(&self) -> Secret {
+        self.nsk.get()
     }
 
     pub(crate) fn events_url(&self) -> String {
@@ -127,21 +143,39 @@ impl Control {
     }
 
     pub(crate) async fn heartbeat(&self, beat: &HeartbeatRequest) -> Result<HeartbeatResponse, CallError> {
-        self.call(Method::POST, "heartbeat", beat).await
+        self.heartbeat_with(&self.nsk(), beat).await
+    }
+
+    /// The same with a key of which it is not known whether control takes it.
+    pub(crate) async fn heartbeat_with(
+        &self,
+        nsk: &Secret,
+        beat: &HeartbeatRequest,
+    ) -> Result<HeartbeatResponse, CallError> {
+        let request = self.request_with(nsk, Method::POST, "heartbeat");
+        self.call(request, beat, CALL_TIMEOUT).await
+    }
+
+    pub(crate) async fn fetch_nsk(&self) -> Result<NewNsk, CallError> {
+        let nothing = Parameters::new();
+        self.call(self.request(Method::POST, "nsk"), &nothing, CALL_TIMEOUT)
+            .await
     }
 
     pub(crate) async fn declare(
         &self,
         manifest: &CapabilityManifest,
     ) -> Result<CapabilityResponse, CallError> {
-        self.call(Method::PUT, "capabilities", manifest).await
+        self.call(self.request(Method::PUT, "capabilities"), manifest, CALL_TIMEOUT)
+            .await
     }
 
     pub(crate) async fn report_violations(
         &self,
         violations: &ViolationsRequest,
     ) -> Result<ViolationsResponse, CallError> {
-        self.call(Method::POST, "integrity-violations", violations).await
+        let request = self.request(Method::POST, "integrity-violations");
+        self.call(request, violations, CALL_TIMEOUT).await
     }
 
     pub(crate) async fn callback(
@@ -158,23 +192,34 @@ impl Control {
         } else {
             CALL_TIMEOUT
         };
-        call(&self.reach, &self.server, request, callback, timeout).await
-    }
-
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        rest: &str,
-        body: &impl Serialize,
-    ) -> Result<T, CallError> {
-        let request = self.request(method, rest);
-        call(&self.reach, &self.server, request, body, CALL_TIMEOUT).await
+        self.call(request, callback, timeout).await
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
+        self.request_with(&self.nsk(), method, rest)
+    }
+
+    fn request_with(&self, nsk: &Secret, method: Method, rest: &str) -> RequestBuilder {
         self.http
             .request(method, self.node_url(rest))
-            .bearer_auth(self.nsk.expose())
+            .bearer_auth(nsk.expose())
+            .headers(self.instance.headers())
+    }
+
+    /// Calls as the node. That control found a copy here is heard whatever was asked.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<T, CallError> {
+        let answer = call(&self.reach, &self.server, request, body, timeout).await;
+        if let Err(err) = &answer
+            && err.code() == Some("node_cloned")
+        {
+            self.instance.refuse(&err.to_string());
+        }
+        answer
     }
 }
 

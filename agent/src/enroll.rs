@@ -3,6 +3,7 @@
 //! The id of the enrolment is on disk before control is asked. When the answer is lost, the same question gets the
 //! same node again, and the token is not used up twice.
 
+mod earlier;
 pub(crate) mod machine;
 pub(crate) mod pin;
 
@@ -56,14 +57,20 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
     .reach;
     let http = client(args, &reach)?;
     let _lock = StateLock::take(&args.state_dir)?;
-    refuse_if_enrolled(&args.state_dir)?;
+    if args.force {
+        earlier::refuse_while_hooks_run(&args.state_dir)?;
+    } else {
+        refuse_if_enrolled(&args.state_dir)?;
+    }
     let ask = question(&args.state_dir)?;
     let answer = control::enroll(&reach, &http, &server, &token, &ask)
         .await
         .map_err(|err| explain(&err))?;
     check(&answer, args.ca_sha256)?;
     let server = server.as_str().trim_end_matches('/');
-    keep(&args.state_dir, server, &answer).map_err(|err| {
+    let kept = earlier::set_aside(&args.state_dir, ask.enrollment_id)
+        .and_then(|()| keep(&args.state_dir, server, &answer));
+    kept.map_err(|err| {
         Exit::Failure(format!(
             "the identity could not be written to {}: {err}; make room and run the same command again",
             args.state_dir.display()
@@ -116,9 +123,8 @@ fn refuse_if_enrolled(state_dir: &Path) -> Result<(), Exit> {
         .and_then(|raw| serde_json::from_slice::<IdentityFile>(&raw).ok());
     let who = who.map(|file| format!(" as node {} ({}) of {}", file.node_id, file.name, file.server));
     Err(Exit::Enrolment(format!(
-        "this machine is enrolled already{}: to enrol it anew, use another state directory or move {} away",
+        "this machine is enrolled already{}: to enrol it anew, as another node, add --force",
         who.unwrap_or_default(),
-        state_dir.display()
     )))
 }
 
@@ -186,7 +192,7 @@ fn check(answer: &EnrollResponse, pinned: Option<Digest>) -> Result<(), Exit> {
     if pinned.is_some_and(|digest| !pin::is_among(digest, answer.ca_pem.as_bytes())) {
         return Err(unusable("its authority is not the one of --ca-sha256".to_owned()));
     }
-    identity::key_ring(&answer.signing_keys).map_err(unusable)?;
+    identity::key_ring(&answer.signing_keys, &[]).map_err(unusable)?;
     if answer.nsk.trim().is_empty() {
         Err(unusable("its key is empty".to_owned()))
     } else {
@@ -203,6 +209,8 @@ fn keep(state_dir: &Path, server: &str, answer: &EnrollResponse) -> io::Result<(
         project_id: answer.project_id,
         server: server.to_owned(),
         signing_keys: answer.signing_keys.clone(),
+        signing_serial: answer.signing_serial.unwrap_or_else(identity::first_set),
+        retired_keys: Vec::new(),
     };
     durable::write(&identity::ca_path(state_dir), answer.ca_pem.as_bytes())?;
     durable::write(&identity::nsk_path(state_dir), answer.nsk.as_bytes())?;

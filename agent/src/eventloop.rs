@@ -28,8 +28,10 @@ use crate::{
     heartbeat::{Binary, Heart},
     hooks,
     identity::Identity,
+    instance::Instance,
     journal::Journal,
     launch::Launcher,
+    nsk::{KeyFiles, Nsk},
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
@@ -94,18 +96,26 @@ struct Daemon {
     server: String,
 }
 
-pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) -> Result<(), Exit> {
+pub(crate) async fn run(
+    config: Config,
+    identity: Identity,
+    instance: Instance,
+    journal: Journal,
+) -> Result<(), Exit> {
     let failed = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (events, heard) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let mut daemon = Daemon::assemble(config, identity, journal, events, &mut tasks).await?;
+    let state_dir = config.state_dir.clone();
+    let speaker = instance.clone();
+    let mut daemon = Daemon::assemble(config, (identity, speaker), journal, events, &mut tasks).await?;
     daemon.recover().await?;
     tokio::select! {
         ended = daemon.work_on(heard) => ended,
         // Everything that lives on its own has to live on; one that ended would be missed without a word.
         Some(task) = tasks.join_next() => Err(Exit::Failure(format!("a part of the daemon ended: {task:?}"))),
+        refused = instance.refused(&state_dir) => Err(refused),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }?;
@@ -121,7 +131,7 @@ pub(crate) async fn run(config: Config, identity: Identity, journal: Journal) ->
 impl Daemon {
     async fn assemble(
         config: Config,
-        identity: Identity,
+        (identity, instance): (Identity, Instance),
         journal: Journal,
         events: mpsc::Sender<Event>,
         tasks: &mut JoinSet<()>,
@@ -130,7 +140,9 @@ impl Daemon {
         let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
         let reach = config.reach.clone();
         let clock = reach.clock().clone();
-        let control = Control::new(reach, &identity.ca_pem, server, identity.node_id, identity.nsk)
+        let nsk = Nsk::new(identity.nsk);
+        let speaker = (nsk.clone(), instance);
+        let control = Control::new(reach, &identity.ca_pem, server, identity.node_id, speaker)
             .map_err(Exit::Failure)?;
         let config = Arc::new(config);
         let (settings, settings_seen) = watch::channel(Arc::clone(&config));
@@ -159,6 +171,8 @@ impl Daemon {
             interval: config.limits.heartbeat,
             backoff: config.limits.backoff,
             pokes: pokes.clone(),
+            keys: KeyFiles::open(&config.state_dir, nsk, identity.handed_over)?,
+            signing: identity.keys.clone(),
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {

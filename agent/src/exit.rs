@@ -9,7 +9,7 @@ Exit codes:
   1  failed; the message says why
   2  the command line is wrong
   3  the configuration is wrong
-  4  this machine is not enrolled, or is enrolled already
+  4  this machine is not enrolled, or is enrolled already, or its identity is a copy
   5  another musterd holds the state directory
   6  the control service refused
   7  the control service could not be reached

@@ -8,7 +8,7 @@ use std::{
 use muster_shared::{
     ids::{Digest, Digester},
     time::Timestamp,
-    wire::{Base64, HeartbeatRequest, Parameters},
+    wire::{Base64, HeartbeatRequest, HeartbeatResponse, Parameters},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -20,6 +20,11 @@ use crate::{
     clock::{self, Clock},
     control::{CallError, Control},
     declare::Poke,
+    enroll::machine,
+    exit,
+    identity::Secret,
+    keyring::Keys,
+    nsk::KeyFiles,
 };
 
 /// The program that runs, as control compares it.
@@ -54,11 +59,13 @@ pub(crate) struct Heart {
     pub(crate) interval: Duration,
     pub(crate) backoff: backoff::Bounds,
     pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) keys: KeyFiles,
+    pub(crate) signing: Keys,
 }
 
 impl Heart {
     /// `measured` is told when the clock has been measured for the first time, or could not be.
-    pub(crate) async fn beat(self, measured: oneshot::Sender<()>) {
+    pub(crate) async fn beat(mut self, measured: oneshot::Sender<()>) {
         let mut measured = Some(measured);
         let (mut failing, mut skewed) = (false, false);
         // Tried again sooner than the next one is due, never later.
@@ -95,17 +102,9 @@ impl Heart {
         }
     }
 
-    async fn once(&self, skewed: &mut bool) -> Result<bool, CallError> {
+    async fn once(&mut self, skewed: &mut bool) -> Result<bool, CallError> {
         let (asked_at, since) = (Timestamp::now(), Instant::now());
-        let answer = self
-            .control
-            .heartbeat(&HeartbeatRequest {
-                client_now: asked_at,
-                binary_checksum: Base64(self.binary.checksum.as_bytes().to_vec()),
-                binary_version: env!("CARGO_PKG_VERSION").to_owned(),
-                nat_summary: Parameters::new(),
-            })
-            .await?;
+        let answer = self.ask(asked_at).await?;
         let offset_ms = clock::offset_ms(asked_at, since.elapsed(), answer.accepted_at);
         self.clock.set_offset_ms(offset_ms);
         let is_skewed = Duration::from_millis(offset_ms.unsigned_abs()) > clock::SKEW_WARN;
@@ -115,6 +114,63 @@ impl Heart {
             log::info!(offset_ms; "The node's clock agrees with control's again");
         }
         *skewed = is_skewed;
+        if answer.rotate_keys {
+            self.change_key().await;
+        }
         Ok(answer.reconcile)
+    }
+
+    /// Tries a key that waits before the one in use: control may know it already, and the one in use not any more.
+    async fn ask(&mut self, now: Timestamp) -> Result<HeartbeatResponse, CallError> {
+        let beat = HeartbeatRequest {
+            client_now: now,
+            binary_checksum: Base64(self.binary.checksum.as_bytes().to_vec()),
+            binary_version: env!("CARGO_PKG_VERSION").to_owned(),
+            nat_summary: Parameters::new(),
+            hostname: Some(machine::hostname()),
+            machine_id: machine::machine_id(),
+            signing_serial: Some(self.signing.serial()),
+        };
+        let Some(next) = self.keys.waiting() else {
+            return self.control.heartbeat(&beat).await;
+        };
+        match self.control.heartbeat_with(&next, &beat).await {
+            Ok(answer) => {
+                match self.keys.adopt() {
+                    Ok(()) => log::info!("The node's key was changed"),
+                    Err(err) => {
+                        log::error!(error:% = err; "The new key is in use, and could not be put in its place yet")
+                    }
+                }
+                Ok(answer)
+            }
+            Err(err) if err.is_unauthorized() => {
+                // Only an old key that counts shows that the new one does not: control may be restoring a backup.
+                let answer = self.control.heartbeat(&beat).await?;
+                log::warn!(
+                    "Control does not know the key that was fetched last; the one before still counts"
+                );
+                if let Err(err) = self.keys.discard() {
+                    log::warn!(error:% = err; "The key that does not count could not be removed");
+                }
+                Ok(answer)
+            }
+            Err(err) => Err(err),
+        }
+    }
+
+    /// What fails here is asked for again at the next heartbeat; until then the key in use counts.
+    async fn change_key(&mut self) {
+        log::info!("Control asks to change the node's key");
+        let new = match self.control.fetch_nsk().await {
+            Ok(new) => Secret::new(new.nsk),
+            Err(err) => return log::warn!(error = exit::chain(&err); "A new key could not be fetched"),
+        };
+        if let Err(err) = self.keys.keep(new) {
+            return log::error!(error:% = err; "The new key could not be kept, and is not used");
+        }
+        if let Err(err) = self.ask(Timestamp::now()).await {
+            log::warn!(error = exit::chain(&err); "The new key could not be used yet");
+        }
     }
 }

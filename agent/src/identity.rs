@@ -10,13 +10,13 @@ use std::{
 
 use muster_shared::{
     envelope::KeyRing,
-    ids::{DomainId, NodeId, ProjectId},
+    ids::{Digest, DomainId, NodeId, ProjectId},
     wire::SigningKeyInfo,
 };
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::{durable, exit::Exit};
+use crate::{durable, exit::Exit, keyring::Keys};
 
 /// A supervisor that was being started when its daemon died may hold the lock until it has begun.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -30,14 +30,26 @@ pub(crate) struct IdentityFile {
     pub(crate) project_id: ProjectId,
     pub(crate) server: String,
     pub(crate) signing_keys: Vec<SigningKeyInfo>,
+    #[serde(default = "first_set")]
+    pub(crate) signing_serial: u64,
+    /// The names of keys that counted once.
+    #[serde(default)]
+    pub(crate) retired_keys: Vec<String>,
+}
+
+/// Whoever enrolled before there were others has the first.
+pub(crate) const fn first_set() -> u64 {
+    1
 }
 
 pub(crate) struct Identity {
     pub(crate) node_id: NodeId,
     pub(crate) name: String,
     pub(crate) server: String,
-    pub(crate) keys: KeyRing,
+    pub(crate) keys: Keys,
     pub(crate) nsk: Secret,
+    /// The digest of the key that systemd hands over.
+    pub(crate) handed_over: Option<Digest>,
     pub(crate) ca_pem: Vec<u8>,
 }
 
@@ -69,13 +81,36 @@ pub(crate) fn nsk_path(state_dir: &Path) -> PathBuf {
     state_dir.join("nsk")
 }
 
-/// systemd hands secrets over in a folder of memory that nobody else can see. What it was given to hand over counts;
-/// else it is the file that enrolment wrote.
-fn nsk_to_read(state_dir: &Path, credentials: Option<PathBuf>) -> PathBuf {
+/// The digest of the key that systemd handed over when control changed it for the one in the state directory.
+pub(crate) fn replaced_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("nsk.replaced")
+}
+
+/// The key, and the digest of the one that systemd hands over, if any.
+///
+/// systemd hands secrets over in a folder of memory that nobody else can see. What it was given to hand over counts,
+/// unless control has changed that very key since; else it is the file that enrolment wrote.
+fn read_nsk(state_dir: &Path, credentials: Option<PathBuf>) -> Result<(Secret, Option<Digest>), Exit> {
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path).map_err(|err| unreadable(path, &err))?;
+        Ok::<_, Exit>(Secret(text.trim().to_owned()))
+    };
+    let kept = nsk_path(state_dir);
     let handed_over = credentials
         .map(|dir| dir.join("nsk"))
         .filter(|path| path.exists());
-    handed_over.unwrap_or_else(|| nsk_path(state_dir))
+    let Some(handed_over) = handed_over else {
+        return Ok((read(&kept)?, None));
+    };
+    let secret = read(&handed_over)?;
+    let digest = Digest::of(secret.0.as_bytes());
+    let replaced = fs::read_to_string(replaced_path(state_dir)).unwrap_or_default();
+    let secret = if replaced.trim() == digest.to_string() && kept.exists() {
+        read(&kept)?
+    } else {
+        secret
+    };
+    Ok((secret, Some(digest)))
 }
 
 pub(crate) fn ca_path(state_dir: &Path) -> PathBuf {
@@ -97,26 +132,27 @@ impl Identity {
         };
         let file: IdentityFile = serde_json::from_slice(&raw)
             .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
-        let keys = key_ring(&file.signing_keys)
+        let keys = key_ring(&file.signing_keys, &file.retired_keys)
             .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        let nsk_path = nsk_to_read(state_dir, credentials);
-        let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
+        let (nsk, handed_over) = read_nsk(state_dir, credentials)?;
         let ca_path = ca_path(state_dir);
         let ca_pem = fs::read(&ca_path).map_err(|err| unreadable(&ca_path, &err))?;
         Ok(Self {
             node_id: file.node_id,
-            name: file.name,
-            server: file.server,
-            keys,
-            nsk: Secret(nsk.trim().to_owned()),
+            name: file.name.clone(),
+            server: file.server.clone(),
+            keys: Keys::new(state_dir, file, keys),
+            nsk,
+            handed_over,
             ca_pem,
         })
     }
 }
 
-pub(crate) fn key_ring(known: &[SigningKeyInfo]) -> Result<KeyRing, String> {
+pub(crate) fn key_ring(known: &[SigningKeyInfo], retired: &[String]) -> Result<KeyRing, String> {
     let mut keys = KeyRing::default();
+    retired.iter().for_each(|keyid| keys.retire(keyid));
     for SigningKeyInfo { keyid, public_key } in known {
         let bytes: Option<&[u8; 32]> = public_key.0.as_slice().try_into().ok();
         let bytes = bytes.ok_or_else(|| format!("signing key {keyid} is not 32 bytes"))?;
@@ -179,12 +215,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_systemd_hands_over_counts() {
+    fn a_key_that_systemd_hands_over_counts_until_control_has_changed_it() {
         let (state, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let read = |dir: &tempfile::TempDir| nsk_to_read(state.path(), Some(dir.path().to_owned()));
-        assert_eq!(nsk_to_read(state.path(), None), state.path().join("nsk"));
-        assert_eq!(read(&credentials), state.path().join("nsk"));
-        fs::write(credentials.path().join("nsk"), "key").unwrap();
-        assert_eq!(read(&credentials), credentials.path().join("nsk"));
+        let read = || {
+            let read = read_nsk(state.path(), Some(credentials.path().to_owned()));
+            read.map(|(secret, _)| secret.expose().to_owned()).ok()
+        };
+        assert_eq!(read(), None);
+        fs::write(nsk_path(state.path()), "kept\n").unwrap();
+        assert_eq!(read().unwrap(), "kept");
+        fs::write(credentials.path().join("nsk"), "handed over\n").unwrap();
+        assert_eq!(read().unwrap(), "handed over");
+        let digest = Digest::of(b"handed over").to_string();
+        fs::write(replaced_path(state.path()), digest).unwrap();
+        assert_eq!(read().unwrap(), "kept");
+        // Nothing took its place yet: the change was cut off.
+        fs::remove_file(nsk_path(state.path())).unwrap();
+        assert_eq!(read().unwrap(), "handed over");
+        fs::write(nsk_path(state.path()), "kept\n").unwrap();
+        fs::write(credentials.path().join("nsk"), "another").unwrap();
+        assert_eq!(read().unwrap(), "another");
     }
 }

@@ -17,10 +17,13 @@ mod exit;
 mod heartbeat;
 mod hooks;
 mod identity;
+mod instance;
 mod journal;
+mod keyring;
 mod launch;
 mod limits;
 mod logging;
+mod nsk;
 mod outcome;
 mod parameters;
 mod policy;
@@ -68,8 +71,9 @@ fn run(args: args::RunArgs) -> Result<(), Exit> {
     let lock = identity::StateLock::take(&config.state_dir)?;
     let identity = identity::Identity::load(&config.state_dir)?;
     let journal = journal::Journal::open(&config.state_dir, identity.node_id)?;
+    let instance = instance::Instance::begin(&config.state_dir)?;
     let runtime = runtime()?;
-    let stopped = runtime.block_on(eventloop::run(config, identity, journal));
+    let stopped = runtime.block_on(eventloop::run(config, identity, instance, journal));
     // A builtin that hangs on a dead disk must not hold up the stop; supervisors live on by themselves.
     runtime.shutdown_timeout(Duration::from_millis(500));
     drop(lock);

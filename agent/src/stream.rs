@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use eventsource_client::{Client as _, ClientBuilder, Error as StreamError, ReconnectOptions, SSE};
 use futures_util::StreamExt as _;
 use muster_shared::{
-    envelope::{ENVELOPE_LEN_MAX, KeyRing, Refused},
+    envelope::{ENVELOPE_LEN_MAX, Refused, Verified},
     ids::NodeId,
     time::Timestamp,
+    wire::SigningKeysRotated,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +23,7 @@ use crate::{
     config::Limits,
     control::Control,
     eventloop::Event,
+    keyring::Keys,
     retry_after,
 };
 use transport::Transport;
@@ -35,7 +37,7 @@ const EVENT_BYTES_MAX: usize = ENVELOPE_LEN_MAX + 4096;
 
 pub(crate) struct Listener {
     pub(crate) control: Control,
-    pub(crate) keys: KeyRing,
+    pub(crate) keys: Keys,
     pub(crate) node: NodeId,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
@@ -162,13 +164,20 @@ impl Listener {
     /// Opens one envelope. Says whether somebody still listens.
     async fn take(&self, kind: &str, data: &[u8]) -> bool {
         let now = self.clock.now();
+        let keys = self.keys.ring();
         let opened = match kind {
-            "action_request" => self
-                .keys
+            "action_request" => keys
                 .open(data, self.node, now)
                 .map(|request| Event::Requested(Box::new(request))),
-            "action_cancel" => self.keys.open(data, self.node, now).map(Event::CancelAsked),
-            "hook_baseline_updated" => self.keys.open(data, self.node, now).map(Event::Approved),
+            "action_cancel" => keys.open(data, self.node, now).map(Event::CancelAsked),
+            "hook_baseline_updated" => keys.open(data, self.node, now).map(Event::Approved),
+            "signing_key_rotated" => match keys.open(data, self.node, now) {
+                Ok(news) => {
+                    self.take_keys(news).await;
+                    return true;
+                }
+                Err(err) => Err(err),
+            },
             other => {
                 log::debug!(event = other; "An event of a kind that this version does not know");
                 return true;
@@ -184,12 +193,27 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Before anything else of the stream is read: what follows may be signed by the new keys alone.
+    async fn take_keys(&self, news: Verified<SigningKeysRotated>) {
+        let keys = self.keys.clone();
+        let taken = tokio::task::spawn_blocking(move || keys.take(&news)).await;
+        match taken.unwrap_or_else(|err| Err(err.to_string())) {
+            Ok(true) => log::info!(serial = self.keys.serial(); "The signing keys were changed"),
+            Ok(false) => {}
+            // Control sends them again on the next connect, and does not count this node among those that know them.
+            Err(err) => log::error!(error = err; "The new signing keys could not be kept"),
+        }
+    }
+}
+
 const fn reason(refused: &Refused) -> &'static str {
     match refused {
         Refused::TooLong => "too_long",
         Refused::Malformed(_) => "malformed",
         Refused::OtherType { .. } => "other_type",
         Refused::UnknownKey => "unknown_key",
+        Refused::RetiredKey(_) => "retired_key",
         Refused::BadSignature => "bad_signature",
         Refused::OtherNode(_) => "other_node",
         Refused::Expired(_) => "expired",

@@ -155,6 +155,8 @@ mod tests {
             "muster violation ack 01900000-0000-7000-8000-000000000001",
             "muster hooks approve h --all",
             "muster node label n",
+            "muster node rotate-key",
+            "muster node rotate-key n --all",
             "muster nodes -o xml",
             "muster grant user:a act",
             "muster grant --list --delete",

@@ -5,7 +5,7 @@ use muster_shared::{
     ids::{NodeId, ProjectId},
     labels::{self, Labels},
     time::Timestamp,
-    wire::{LabelPatch, NodeAction, NodeSummary},
+    wire::{LabelPatch, NodeAction, NodeSummary, RotateKeysRequest, RotateKeysResponse},
 };
 
 use crate::{
@@ -39,6 +39,8 @@ pub(crate) enum NodeCommand {
     Show(NodeArg),
     /// Set labels (key=value) and remove them (key-)
     Label(LabelArgs),
+    /// Have nodes change their keys; the old one counts until the new one is used
+    RotateKey(RotateKeyArgs),
     /// Decommission a node: its key opens nothing any more, its history stays
     Rm(NodeArg),
 }
@@ -56,6 +58,19 @@ pub(crate) struct LabelArgs {
     /// key=value sets, key- removes
     #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
     changes: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct RotateKeyArgs {
+    /// Its name, its id, or the beginning of its id
+    node: Option<String>,
+    /// Every node with these labels
+    #[arg(short = 'l', long, value_parser = parse_selector)]
+    selector: Option<String>,
+    /// Every node of the project
+    #[arg(long)]
+    all: bool,
 }
 
 pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Failure> {
@@ -82,6 +97,7 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
                 &client.get(&Route::new(["v1", "nodes", &id.to_string()])).await?,
             )?;
         }
+        NodeCommand::RotateKey(args) => rotate_keys(session, args).await?,
         NodeCommand::Rm(NodeArg { node }) => {
             let (client, project) = session.control()?;
             let id = lookup::node_id(&client, project, &node).await?;
@@ -104,6 +120,36 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
         }
     }
     Ok(Exit::Success)
+}
+
+async fn rotate_keys(session: &Session, args: RotateKeyArgs) -> Result<(), Failure> {
+    let (client, project) = session.control()?;
+    let node_id = match &args.node {
+        Some(wanted) => Some(lookup::node_id(&client, project, wanted).await?.to_string()),
+        None => None,
+    };
+    let request = RotateKeysRequest {
+        selector: args.selector,
+        node_id,
+        all: args.all,
+    };
+    let answer: RotateKeysResponse = client
+        .post(&Route::project(project, ["nodes", "rotate-keys"]), &request)
+        .await
+        .map_err(|err| err.about_selector(request.selector.as_deref()))?;
+    let names = lookup::names(&client, project).await.unwrap_or_default();
+    let name = |id: &NodeId| names.get(id).cloned().unwrap_or_else(|| id.to_string());
+    session.screen.one(
+        &answer,
+        |answer| answer.asked.iter().map(name).collect::<Vec<_>>().join("\n"),
+        |answer, _| {
+            let mut table = Table::new(&["NODE", "RESULT"], &[], false);
+            for node in &answer.asked {
+                table.row([name(node).into(), Cell::good("asked")]);
+            }
+            table
+        },
+    )
 }
 
 async fn label(
@@ -144,10 +190,11 @@ fn parse_changes(changes: &[String]) -> Result<LabelPatch, String> {
 }
 
 fn connection(node: &NodeSummary) -> Cell {
-    if node.connected {
-        Cell::good("connected")
-    } else {
-        Cell::odd("away")
+    match (node.connected, node.warning.is_some()) {
+        (true, false) => Cell::good("connected"),
+        (false, false) => Cell::odd("away"),
+        (true, true) => Cell::odd("connected (warning)"),
+        (false, true) => Cell::odd("away (warning)"),
     }
 }
 
@@ -194,11 +241,24 @@ fn facts(node: &NodeSummary) -> Table {
     table.fact("Last seen", node.last_seen_at);
     table.fact("Clock skew", node.clock_skew_ms.map(|ms| format!("{ms} ms")));
     table.fact("Version", node.binary_version.as_deref());
+    if let Some(warning) = &node.warning {
+        let at = node.warned_at.map(|at| format!("{at}: ")).unwrap_or_default();
+        table.fact("Warning", format!("{at}{warning}"));
+    }
+    table.fact("Key since", key_since(node));
     table.fact("Created", node.created_at.to_string());
     table.fact("Project", node.project_id.to_string());
     table.fact("Domain", node.domain_id.to_string());
     labels_below(&mut table, &node.labels);
     table
+}
+
+fn key_since(node: &NodeSummary) -> Option<String> {
+    let since = node.nsk_since?;
+    Some(match node.nsk_rotation_asked_at {
+        Some(asked) => format!("{since} (asked to change it at {asked})"),
+        None => since.to_string(),
+    })
 }
 
 fn labels_below(table: &mut Table, labels: &Labels) {

@@ -33,6 +33,10 @@ pub(crate) fn node(name: &str, actions: &[(&str, Option<Verdict>)]) -> NodeSumma
         clock_skew_ms: Some(-12),
         binary_version: Some("0.1.0".into()),
         hostname: format!("{name}.example"),
+        warning: None,
+        warned_at: None,
+        nsk_since: Some(at(0)),
+        nsk_rotation_asked_at: None,
         actions: actions.iter().map(action).collect(),
     }
 }

@@ -40,6 +40,10 @@ pub(crate) struct Limits {
     pub(crate) cancel_grace: Duration,
     /// How long a rollout may hold anything back.
     pub(crate) rollout_max: Duration,
+    /// How old a node's key may be before the node is asked to change it; without it only operators ask.
+    pub(crate) nsk_age_max: Option<Duration>,
+    /// How long a node's key counts after the next one was used first.
+    pub(crate) nsk_overlap: Duration,
     /// How many requests a second one operator token may make in the long run.
     pub(crate) requests_per_second: NonZeroU32,
     /// How many it may make at once after a pause.
@@ -118,6 +122,8 @@ struct RawLimits {
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
     rollout_seconds_max: Option<u64>,
+    nsk_days_max: Option<u64>,
+    nsk_overlap_seconds: Option<u64>,
     requests_per_second: Option<u64>,
     requests_burst: Option<u64>,
 }
@@ -386,6 +392,17 @@ impl RawLimits {
                 7 * 86_400,
                 1,
                 90 * 86_400,
+            )?),
+            nsk_age_max: match within("limits.nsk_days_max", self.nsk_days_max, 0, 0, 3650)? {
+                0 => None,
+                days => Some(Duration::from_secs(days * 86_400)),
+            },
+            nsk_overlap: Duration::from_secs(within(
+                "limits.nsk_overlap_seconds",
+                self.nsk_overlap_seconds,
+                60,
+                0,
+                86_400,
             )?),
         })
     }

@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_shared::envelope::Signer;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Limits,
+    instances::Instances,
     keys::ServerKey,
     metrics::Metrics,
     oidc::Oidc,
@@ -15,6 +15,7 @@ use crate::{
     presence::Presence,
     rate::Rates,
     rolling::Rollouts,
+    signing::Signing,
     store::Store,
     streams::{NodeStreams, Watchers},
 };
@@ -22,7 +23,7 @@ use crate::{
 pub(crate) struct Control {
     pub(crate) store: Store,
     pub(crate) key: ServerKey,
-    pub(crate) signer: Signer,
+    pub(crate) signing: Signing,
     pub(crate) outputs: OutputStore,
     /// The URL under which nodes and operators reach this service, without a slash at its end.
     pub(crate) server_url: String,
@@ -34,6 +35,7 @@ pub(crate) struct Control {
     pub(crate) node_streams: NodeStreams,
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,
+    pub(crate) instances: Instances,
     pub(crate) rates: Rates,
     /// The issuer whose tokens count beside our own.
     pub(crate) oidc: Option<Arc<Oidc>>,

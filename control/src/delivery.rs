@@ -58,6 +58,7 @@ pub(crate) fn sign(
     now: Timestamp,
 ) -> Result<Frame, FrameError> {
     let id = EventId::mint(now, chance()?);
+    let signers = control.signing.current();
     let (event, envelope) = match owed {
         Owed::Action {
             execution,
@@ -82,7 +83,7 @@ pub(crate) fn sign(
                 callback_token: control.key.callback_token(execution.id, node),
                 hook_digest: *hook_digest,
             };
-            ("action_request", control.signer.seal(&request)?)
+            ("action_request", signers.seal(&request)?)
         }
         Owed::Cancel { execution } => {
             let cancel = ActionCancel {
@@ -92,7 +93,7 @@ pub(crate) fn sign(
                 node_id: node,
                 expires_at: now.plus(NOTICE_TTL),
             };
-            ("action_cancel", control.signer.seal(&cancel)?)
+            ("action_cancel", signers.seal(&cancel)?)
         }
         Owed::Baseline {
             hook,
@@ -108,7 +109,11 @@ pub(crate) fn sign(
                 digest: *digest,
                 approved_at: *approved_at,
             };
-            ("hook_baseline_updated", control.signer.seal(&update)?)
+            ("hook_baseline_updated", signers.seal(&update)?)
+        }
+        Owed::SigningKeys => {
+            let news = signers.news(id, node, (now, now.plus(NOTICE_TTL)))?;
+            ("signing_key_rotated", news)
         }
     };
     Ok(Frame { id, event, envelope })
@@ -135,7 +140,7 @@ fn whole_parameters(
 pub(crate) async fn still_owed(control: &Control, node: NodeId, owed: &Owed, now: Timestamp) -> bool {
     let execution = match owed {
         Owed::Action { execution, .. } => execution.id,
-        Owed::Cancel { .. } | Owed::Baseline { .. } => return true,
+        Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => return true,
     };
     if !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
         return true;
@@ -156,7 +161,12 @@ pub(crate) async fn owed_now(
     node: NodeId,
     now: Timestamp,
 ) -> Result<Vec<Owed>, StoreError> {
-    let mut owed = control.store.approved_baselines(node).await?;
+    let mut owed = Vec::new();
+    // Before all that they sign. The first set is known since the enrolment.
+    if control.signing.current().serial > 1 {
+        owed.push(Owed::SigningKeys);
+    }
+    owed.extend(control.store.approved_baselines(node).await?);
     owed.extend(control.store.owed_cancels(node, now).await?);
     owed.extend(control.store.owed_to(node, now).await?);
     Ok(owed)

@@ -8,8 +8,8 @@ use muster_shared::{
     time::Timestamp,
     wire::{
         BOOTSTRAP_TTL_SECONDS_MAX as TTL_SECONDS_MAX, BOOTSTRAP_TTL_SECONDS_MIN as TTL_SECONDS_MIN,
-        BOOTSTRAP_USES_MAX as USES_MAX, Base64, EnrollRequest, EnrollResponse, HOSTNAME_LEN_MAX,
-        IssueTokenRequest, IssuedToken, MACHINE_ID_LEN_MAX, SigningKeyInfo,
+        BOOTSTRAP_USES_MAX as USES_MAX, EnrollRequest, EnrollResponse, HOSTNAME_LEN_MAX, IssueTokenRequest,
+        IssuedToken, MACHINE_ID_LEN_MAX,
     },
 };
 
@@ -152,6 +152,8 @@ pub(crate) async fn enroll(
             made
         }
     };
+    let signers = control.signing.current();
+    tx.note_signing_serial(node, signers.serial).await?;
     for (key, value) in said.iter().chain(&token.labels) {
         tx.set_label(node, key, value).await?;
     }
@@ -168,10 +170,8 @@ pub(crate) async fn enroll(
         domain_id: project.domain,
         project_id: project.id,
         nsk,
-        signing_keys: vec![SigningKeyInfo {
-            keyid: control.signer.keyid().to_owned(),
-            public_key: Base64(control.signer.public_key().to_vec()),
-        }],
+        signing_keys: signers.keys(),
+        signing_serial: Some(signers.serial),
         ca_pem: control.ca_pem.clone(),
         notices,
     })

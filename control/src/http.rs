@@ -12,6 +12,7 @@ mod extract;
 mod linger;
 mod metrics;
 mod node;
+mod node_keys;
 mod openapi;
 mod operations;
 mod operator;

@@ -211,8 +211,38 @@ impl DataDir {
         read_key(&self.derivation_key()).map(ServerKey)
     }
 
-    pub(crate) fn signer(&self) -> io::Result<Signer> {
-        read_key(&self.signing_seed()).map(|seed| Signer::from_seed(&seed))
+    /// The private half of a signing key: in the file of its name, or in that of the first.
+    pub(crate) fn signer_of(&self, keyid: &str) -> io::Result<Signer> {
+        let named = self.signing_seed_of(keyid);
+        let path = if named.exists() {
+            named
+        } else {
+            self.signing_seed()
+        };
+        let signer = Signer::from_seed(&read_key(&path)?);
+        if signer.keyid() == keyid {
+            return Ok(signer);
+        }
+        let text = format!("{}: not the key {keyid}", path.display());
+        Err(io::Error::new(io::ErrorKind::NotFound, text))
+    }
+
+    /// Makes a further signing key. It is durable when this returns, and belongs to whom the first belongs to: the service
+    /// has to read it, whoever added it.
+    pub(crate) fn write_signing_key(&self) -> io::Result<Signer> {
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        let seed = chance::<32>()?;
+        let signer = Signer::from_seed(&seed);
+        let path = self.signing_seed_of(signer.keyid());
+        write_secret(&path, &seed)?;
+        let owner = fs::metadata(self.path())?;
+        chown(&path, Some(owner.uid()), Some(owner.gid()))?;
+        fs::File::open(self.0.join("secrets"))?.sync_all()?;
+        Ok(signer)
+    }
+
+    fn signing_seed_of(&self, keyid: &str) -> PathBuf {
+        self.0.join(format!("secrets/signing-{keyid}.key"))
     }
 }
 

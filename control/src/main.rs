@@ -7,6 +7,7 @@ mod callback;
 mod cancel;
 mod config;
 mod control;
+mod decommission;
 mod delivery;
 mod dispatch;
 mod enroll;
@@ -14,10 +15,13 @@ mod gates;
 mod http;
 mod idempotency;
 mod init;
+mod instances;
 mod integrity;
 mod keys;
 mod logging;
+mod machine;
 mod metrics;
+mod nsk;
 mod oidc;
 mod outputs;
 mod parameters;
@@ -30,6 +34,7 @@ mod rolling;
 mod rollout;
 mod serve;
 mod server;
+mod signing;
 mod store;
 mod streams;
 
@@ -105,11 +110,42 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// The keys that sign what nodes are asked to do; also while it is served
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Check the audit trail in the data directory itself, also while it is served
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Print the OpenAPI document of the HTTP surface
     Openapi,
+}
+
+#[derive(clap::Args)]
+struct KeysArgs {
+    #[arg(
+        long,
+        env = "MUSTER_CONTROL_DATA_DIR",
+        default_value = "/var/lib/muster-control"
+    )]
+    data_dir: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum KeysCommand {
+    /// List the signing keys, and the nodes that have not confirmed them
+    List(KeysArgs),
+    /// Add a key, which signs beside those before it
+    Rotate(KeysArgs),
+    /// Take a key out of use, once every node has confirmed the present ones
+    Retire {
+        #[command(flatten)]
+        at: KeysArgs,
+        /// The key, as `keys list` names it
+        keyid: String,
+        /// Also where nodes have not confirmed, which are named
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Subcommand)]
@@ -199,6 +235,11 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             print(&said);
             Ok(())
         }
+        Command::Keys(command) => {
+            let said = runtime.block_on(signing_keys(command))?;
+            print(&said);
+            Ok(())
+        }
         Command::Audit(AuditCommand::Verify { data_dir }) => {
             let database = keys::DataDir::new(data_dir).database();
             let ends = runtime.block_on(verify_audit(&database))?;
@@ -210,6 +251,58 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
     }
+}
+
+async fn signing_keys(command: KeysCommand) -> Result<String, Box<dyn Error>> {
+    let (KeysCommand::List(at) | KeysCommand::Rotate(at) | KeysCommand::Retire { at, .. }) = &command;
+    let data = keys::DataDir::new(&at.data_dir);
+    if !data.database().exists() {
+        return Err(serve::ServeError::NotInitialised(data.path().display().to_string()).into());
+    }
+    let store = store::Store::open(&data.database()).await?;
+    let domain = store.first_domain().await?;
+    let domain =
+        domain.ok_or_else(|| serve::ServeError::NotInitialised(data.path().display().to_string()))?;
+    let now = Timestamp::now();
+    let said = match &command {
+        KeysCommand::List(_) => key_list(&store).await?,
+        KeysCommand::Rotate(_) => {
+            let keyid = signing::rotate(&store, &data, domain, now).await?;
+            format!("added {keyid}; retire the one before once every node has confirmed it (keys list)\n")
+        }
+        KeysCommand::Retire { keyid, force, .. } => {
+            let behind = signing::retire(&store, domain, (keyid.as_str(), *force), now).await?;
+            match &behind[..] {
+                [] => format!("retired {keyid}\n"),
+                behind => format!(
+                    "retired {keyid}; {} had not confirmed the present keys: {}\n",
+                    behind.len(),
+                    signing::named(behind)
+                ),
+            }
+        }
+    };
+    store.close().await;
+    Ok(said)
+}
+
+async fn key_list(store: &store::Store) -> Result<String, Box<dyn Error>> {
+    let keys = store.signing_keys().await?;
+    let mut said: String = keys
+        .iter()
+        .map(|key| {
+            let state = key
+                .retired_at
+                .map_or_else(|| "signs".to_owned(), |at| format!("retired {at}"));
+            format!("{}  created {}  {state}\n", key.keyid, key.created_at)
+        })
+        .collect();
+    let behind = store.nodes_without_keys(signing::serial(&keys)).await?;
+    said.push_str(&match &behind[..] {
+        [] => "every node has confirmed them\n".to_owned(),
+        behind => format!("not confirmed by {}: {}\n", behind.len(), signing::named(behind)),
+    });
+    Ok(said)
 }
 
 async fn prune_preview(config: &config::Config, output: Output) -> Result<String, Box<dyn Error>> {

@@ -14,6 +14,7 @@ use crate::{
     config::Config,
     control::{Control, Shared},
     delivery, error_chain, http,
+    instances::Instances,
     keys::ServerKey,
     metrics::Metrics,
     oidc::{IssuerError, Oidc},
@@ -24,6 +25,7 @@ use crate::{
     rolling::Rollouts,
     server,
     server::ServerError,
+    signing::{self, Signers, Signing, SigningError},
     store::{Store, StoreError},
     streams::{NodeStreams, Watchers},
 };
@@ -47,6 +49,8 @@ pub(crate) enum ServeError {
     Server(#[from] ServerError),
     #[error("the database")]
     Store(#[from] StoreError),
+    #[error("the signing keys")]
+    Signing(#[from] SigningError),
     #[error("signals")]
     Signals(#[source] io::Error),
     #[error("a part of the service ended by itself: {0}")]
@@ -115,6 +119,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         }),
     );
     spawn(
+        "keeper of the signing keys",
+        loop_of(&control, |c| Box::pin(async move { signing::watch(&c).await })),
+    );
+    spawn(
         "presence writer",
         loop_of(&control, |c| Box::pin(async move { write_presence(&c).await })),
     );
@@ -170,17 +178,17 @@ fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
 
 pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
-    let signer = config.data.signer().map_err(ServeError::Secrets)?;
     let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;
     let store = Store::open(&config.data.database()).await?;
     if store.first_domain().await?.is_none() {
         return Err(ServeError::NotInitialised(shown));
     }
     let outputs = open_outputs(&config, &key)?;
+    let signers = Signers::load(&store, &config.data).await?;
     Ok(Arc::new(Control {
         store,
         key,
-        signer,
+        signing: Signing::new(config.data, signers),
         outputs,
         server_url: config.server_url,
         ca_pem,
@@ -192,6 +200,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         node_streams: NodeStreams::default(),
         watchers: Watchers::default(),
         presence: Presence::default(),
+        instances: Instances::default(),
         outbox_wake: Notify::new(),
         rollouts: Rollouts::default(),
         stop: CancellationToken::new(),

@@ -9,8 +9,10 @@ mod cancel;
 mod executions;
 mod hooks;
 mod idempotency;
+mod instances;
 mod list;
 mod metrics;
+mod node_keys;
 mod nodes;
 mod outbox;
 mod retention;
@@ -18,6 +20,7 @@ mod rollout;
 mod rows;
 #[cfg(test)]
 mod schema_tests;
+mod signing;
 mod tenancy;
 
 use std::{path::Path, time::Duration};
@@ -42,6 +45,7 @@ pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
 pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
+pub(crate) use signing::SigningKey;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
 /// How many connections read at the same time.

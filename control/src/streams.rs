@@ -68,6 +68,13 @@ impl NodeStreams {
         }
     }
 
+    /// Puts something on every stream that is here. One that cannot take more is closed.
+    pub(crate) fn push_to_all(&self, owed: &Owed) {
+        lock(&self.0)
+            .streams
+            .retain(|_, (_, sender)| sender.try_send(owed.clone()).is_ok());
+    }
+
     /// Ends a node's stream, if it has one here.
     pub(crate) fn disconnect(&self, node: NodeId) {
         lock(&self.0).streams.remove(&node);
@@ -102,6 +109,15 @@ impl NodeStreams {
 }
 
 impl Subscription<'_> {
+    /// Whether no newer stream took its place.
+    pub(crate) fn is_live(&self) -> bool {
+        let registry = lock(&self.registry.0);
+        registry
+            .streams
+            .get(&self.node)
+            .is_some_and(|(number, _)| *number == self.number)
+    }
+
     /// The next thing to send; `None` when this stream is to end.
     pub(crate) async fn next(&mut self) -> Option<Owed> {
         self.pushes.recv().await
@@ -110,13 +126,8 @@ impl Subscription<'_> {
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        let mut registry = lock(&self.registry.0);
-        if registry
-            .streams
-            .get(&self.node)
-            .is_some_and(|(number, _)| *number == self.number)
-        {
-            registry.streams.remove(&self.node);
+        if self.is_live() {
+            lock(&self.registry.0).streams.remove(&self.node);
         }
     }
 }

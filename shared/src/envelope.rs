@@ -16,7 +16,7 @@ use crate::{
 /// The longest envelope a node reads, in bytes of its JSON form.
 pub const ENVELOPE_LEN_MAX: usize = 256 * 1024;
 /// How many signatures one envelope may carry.
-const SIGNATURES_MAX: usize = 8;
+pub const SIGNATURES_MAX: usize = 8;
 
 /// A message that names its receiver and its end.
 pub trait Addressed: DeserializeOwned {
@@ -74,6 +74,8 @@ pub enum Refused {
     OtherType { found: String, expected: &'static str },
     #[error("no signature is by a key of this domain")]
     UnknownKey,
+    #[error("it is signed by key {0}, which was retired")]
+    RetiredKey(String),
     #[error("the signature does not hold")]
     BadSignature,
     #[error("it is addressed to node {0}")]
@@ -135,7 +137,11 @@ fn key_id(key: &VerifyingKey) -> String {
 
 /// The public keys of one domain, as a node pinned them.
 #[derive(Clone, Default)]
-pub struct KeyRing(Vec<(String, VerifyingKey)>);
+pub struct KeyRing {
+    keys: Vec<(String, VerifyingKey)>,
+    /// The names of those that counted once.
+    retired: Vec<String>,
+}
 
 impl KeyRing {
     /// Adds a key under the name that its bytes give it.
@@ -148,8 +154,14 @@ impl KeyRing {
         if key.is_weak() {
             return Err(Refused::Malformed("a weak Ed25519 public key".into()));
         }
-        self.0.push((key_id(&key), key));
+        self.keys.push((key_id(&key), key));
         Ok(())
+    }
+
+    /// Notes that a key counts no more, so that its signature is called what it is.
+    pub fn retire(&mut self, keyid: &str) {
+        self.keys.retain(|(known, _)| known != keyid);
+        self.retired.push(keyid.to_owned());
     }
 
     /// Opens an envelope that was addressed to `me` and has not expired at `now`.
@@ -192,7 +204,10 @@ impl KeyRing {
         let message = pre_authentication(&envelope.payload_type, payload);
         let mut outcome = Refused::UnknownKey;
         for EnvelopeSignature { keyid, sig } in &envelope.signatures {
-            let Some((_, key)) = self.0.iter().find(|(known, _)| known == keyid) else {
+            let Some((_, key)) = self.keys.iter().find(|(known, _)| known == keyid) else {
+                if self.retired.contains(keyid) && matches!(outcome, Refused::UnknownKey) {
+                    outcome = Refused::RetiredKey(keyid.clone());
+                }
                 continue;
             };
             let held = STANDARD
@@ -323,6 +338,21 @@ mod tests {
         envelope.signatures.extend(sealed(&new).signatures);
         assert!(open(&ring(&old), &envelope, 0).is_ok());
         assert!(open(&ring(&new), &envelope, 0).is_ok());
+    }
+
+    #[test]
+    fn a_retired_key_opens_nothing_and_is_called_so() {
+        let (old, new) = (Signer::from_seed(&[7; 32]), Signer::from_seed(&[8; 32]));
+        let mut keys = ring(&old);
+        keys.add(&new.public_key()).unwrap();
+        keys.retire(old.keyid());
+        assert!(matches!(
+            open(&keys, &sealed(&old), 0),
+            Err(Refused::RetiredKey(keyid)) if keyid == old.keyid()
+        ));
+        let mut both = sealed(&old);
+        both.signatures.extend(sealed(&new).signatures);
+        assert!(open(&keys, &both, 0).is_ok());
     }
 
     #[test]

@@ -50,6 +50,13 @@ pub const MACHINE_ID_LEN_MAX: usize = 64;
 /// The header that carries the callback token of an invocation.
 pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 
+/// The header in which a daemon names its instance: every start is another.
+pub const INSTANCE_HEADER: &str = "muster-instance";
+/// The header in which it names those that it follows, parted by commas.
+pub const INSTANCES_BEFORE_HEADER: &str = "muster-instances-before";
+/// How many it names.
+pub const INSTANCES_NAMED_MAX: usize = 32;
+
 /// A parameter document: a JSON object.
 pub type Parameters = serde_json::Map<String, serde_json::Value>;
 
@@ -567,8 +574,43 @@ pub struct NodeSummary {
     #[serde(default)]
     pub binary_version: Option<String>,
     pub hostname: String,
+    /// What an operator should know of the node's identity, such as that a copy of it was refused. Gone once the node's key was
+    /// changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warned_at: Option<Timestamp>,
+    /// Since when the node has its key.
+    #[serde(default)]
+    pub nsk_since: Option<Timestamp>,
+    /// When an operator asked for another, which the node does not use yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nsk_rotation_asked_at: Option<Timestamp>,
     #[serde(default)]
     pub actions: Vec<NodeAction>,
+}
+
+/// `POST /v1/projects/{project_id}/nodes/rotate-keys`: the named nodes change their keys. Exactly one of `selector`,
+/// `node_id` and `all: true` names them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schemars(transform = schema::exactly_one_target))]
+pub struct RotateKeysRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(schema_with = "schema::optional_selector"))]
+    pub selector: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<NodeId>"))]
+    pub node_id: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct RotateKeysResponse {
+    pub asked: Vec<NodeId>,
 }
 
 /// What a node says it can do, and whether control would let it.
@@ -849,6 +891,9 @@ pub struct EnrollResponse {
     /// The Node Secret Key, shown this once.
     pub nsk: String,
     pub signing_keys: Vec<SigningKeyInfo>,
+    /// Ours: the number of this set of keys. Left out, it is 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_serial: Option<u64>,
     /// The CA to pin, in PEM.
     pub ca_pem: String,
     /// What an admin should know, such as another node with the same machine-id.
@@ -871,6 +916,14 @@ pub struct HeartbeatRequest {
     pub binary_checksum: Base64,
     pub binary_version: String,
     pub nat_summary: Parameters,
+    /// Ours, as all below: what the machine is called now. It may have changed since the enrolment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
+    /// The number of the set of signing keys that the node has durably.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_serial: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -879,7 +932,15 @@ pub struct HeartbeatResponse {
     pub accepted_at: Timestamp,
     /// Whether the node should send its capabilities again.
     pub reconcile: bool,
+    /// Whether the node should fetch a new NSK.
     pub rotate_keys: bool,
+}
+
+/// `POST /v1/nodes/{id}/nsk`, answered 201: the key that counts once it was used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct NewNsk {
+    pub nsk: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -1178,6 +1239,32 @@ pub struct BaselineUpdated {
 
 impl Addressed for BaselineUpdated {
     const PAYLOAD_TYPE: &'static str = "application/vnd.muster.hook-baseline-updated+json";
+    fn audience(&self) -> NodeId {
+        self.node_id
+    }
+    fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+}
+
+/// The payload of a `signing_key_rotated` event: the keys that count from now on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct SigningKeysRotated {
+    pub event_id: EventId,
+    pub occurred_at: Timestamp,
+    pub node_id: NodeId,
+    pub expires_at: Timestamp,
+    /// Every change makes it larger: an older set never takes the place of a newer one.
+    pub serial: u64,
+    pub keys: Vec<SigningKeyInfo>,
+    /// The names of keys that counted once.
+    #[serde(default)]
+    pub retired: Vec<String>,
+}
+
+impl Addressed for SigningKeysRotated {
+    const PAYLOAD_TYPE: &'static str = "application/vnd.muster.signing-key-rotated+json";
     fn audience(&self) -> NodeId {
         self.node_id
     }

@@ -436,6 +436,13 @@ impl Node {
         .await;
     }
 
+    /// What control calls it.
+    pub async fn known_name(&self) -> String {
+        let path = format!("/v1/nodes/{}", self.id);
+        let summary: NodeSummary = self.operator.get(&path).await.expect(200).json();
+        summary.name
+    }
+
     pub async fn restart(&mut self) {
         let _ = self.musterd.stop().await;
         self.start().await;

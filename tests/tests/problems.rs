@@ -292,6 +292,41 @@ async fn enrolment(world: &World, seen: &mut Seen) {
         "bootstrap_token_revoked",
     );
 
+    let bare = BareNode::enroll(world, "n=keys").await;
+    let fetch = async |nsk: &str| {
+        let path = format!("/v1/nodes/{}/nsk", bare.id);
+        Answer::to(operator.with_token(nsk).request(Method::POST, &path)).await
+    };
+    seen.saw(fetch(&bare.nsk).await, 409, "key_rotation_not_due");
+    let ask = json!({"node_id": bare.id});
+    let _ = operator
+        .post(&operator.in_project("nodes/rotate-keys"), &ask)
+        .await
+        .expect(200);
+    let new: NewNsk = fetch(&bare.nsk).await.expect(201).json();
+    // Its first use.
+    seen.saw(fetch(&new.nsk).await, 409, "key_rotation_not_due");
+    world.alter("UPDATE node SET nsk_previous_until_ms = 1");
+    seen.saw(fetch(&bare.nsk).await, 401, "nsk_rotated");
+
+    let said_by = async |instance: &str, before: &str| {
+        let path = format!("/v1/nodes/{}/nsk", bare.id);
+        let request = operator.with_token(&new.nsk).request(Method::POST, &path);
+        let request = request.header(INSTANCE_HEADER, instance);
+        Answer::to(request.header(INSTANCES_BEFORE_HEADER, before)).await
+    };
+    let [first, second, strange] = [(); 3].map(|()| a_uuid().to_string());
+    seen.saw(said_by("x", "").await, 400, "invalid_instance");
+    seen.saw(said_by(&first, "").await, 409, "key_rotation_not_due");
+    seen.saw(said_by(&second, &first).await, 409, "key_rotation_not_due");
+    seen.saw(said_by(&first, "").await, 503, "node_contested");
+    let beat = json!({"client_now": Timestamp::now(), "binary_checksum": "AAAA", "binary_version": "0",
+        "nat_summary": {}});
+    let path = format!("/v1/nodes/{}/heartbeat", bare.id);
+    let by_new = operator.with_token(&new.nsk);
+    let _ = send(&by_new, Method::POST, &path, beat).await.expect(200);
+    seen.saw(said_by(&strange, &first).await, 409, "node_cloned");
+
     // As many namesakes as there may be, of the one that is there.
     world.alter(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)

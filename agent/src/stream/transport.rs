@@ -57,6 +57,7 @@ impl Transport {
             .map_err(TransportError::new)?;
         bearer.set_sensitive(true);
         parts.headers.insert(header::AUTHORIZATION, bearer);
+        parts.headers.extend(self.control.instance().headers());
         let request = http::Request::from_parts(parts, reqwest::Body::from(body.unwrap_or_default()));
         let request = reqwest::Request::try_from(request).map_err(TransportError::new)?;
         let answer = match timeout(self.idle, self.control.http().execute(request)).await {

@@ -3,15 +3,17 @@
 
 use axum::{
     extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
-    http::{header, request::Parts},
+    http::{HeaderMap, HeaderValue, header, request::Parts},
 };
 use muster_shared::{
     access::OperatorToken,
-    ids::{DomainId, NodeId, ProjectId},
+    ids::{Digest, DomainId, NodeId, ProjectId},
     time::Timestamp,
+    wire::{INSTANCE_HEADER, INSTANCES_BEFORE_HEADER, INSTANCES_NAMED_MAX},
 };
 
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::{
     denial::{Asked, deny},
@@ -24,7 +26,9 @@ use crate::{
     authz::{self, Grants},
     control::{Control, Shared},
     dispatch::Requester,
+    instances::{self, Claim},
     keys::{TokenKind, token_hash},
+    nsk::{self, KeyOwner, Standing},
     oidc,
     store::{Presented, Project},
 };
@@ -312,6 +316,9 @@ pub(super) struct Node {
     pub(super) domain: DomainId,
     /// The node as a subject of the audit trail.
     pub(super) subject: String,
+    /// What is known of the key that it showed.
+    pub(super) key: KeyOwner,
+    pub(super) shown: Digest,
     /// The node that the path names.
     named: NodeId,
 }
@@ -321,25 +328,71 @@ impl FromRequestParts<Shared> for Node {
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let Bearer(nsk) = Bearer::from_request_parts(parts, control).await?;
         let raw = path_param(parts, control, "node").await?;
-        let known = control.store.node_of_nsk(token_hash(&nsk)).await?;
-        let (id, domain) = match known {
-            Some((id, domain, false)) => (id, domain),
-            Some((_, _, true)) => {
-                return Err(ApiError::unauthorized(
-                    "nsk_revoked",
-                    "the node was decommissioned",
-                ));
+        let (shown, now) = (token_hash(&nsk), Timestamp::now());
+        let key = control
+            .store
+            .owner_of_nsk(shown)
+            .await?
+            .ok_or_else(|| ApiError::unauthorized("unauthenticated", "no node has this NSK"))?;
+        if key.decommissioned {
+            return Err(ApiError::unauthorized(
+                "nsk_revoked",
+                "the node was decommissioned",
+            ));
+        }
+        match key.standing {
+            Standing::Previous(until) if until <= now => {
+                let why = format!(
+                    "the NSK was changed at {}, and this one ended at {until}",
+                    key.since
+                );
+                return Err(ApiError::unauthorized("nsk_rotated", why));
             }
-            None => return Err(ApiError::unauthorized("unauthenticated", "no node has this NSK")),
-        };
+            Standing::Next => nsk::promote(control, &key, shown, now).await?,
+            Standing::Current | Standing::Previous(_) => {}
+        }
+        if let Some(claim) = claim_of(&parts.headers)? {
+            instances::admit(control, &key, &claim, now).await?;
+        }
         let named = parse_node(&raw)?;
         Ok(Self {
-            id,
-            domain,
-            subject: audit::node_subject(id),
+            id: key.node,
+            domain: key.domain,
+            subject: audit::node_subject(key.node),
+            key,
+            shown,
             named,
         })
     }
+}
+
+/// What the daemon says of itself. Clients of the published surface say nothing.
+fn claim_of(headers: &HeaderMap) -> Result<Option<Claim>, ApiError> {
+    let bad = || {
+        let why = format!(
+            "{INSTANCE_HEADER} must be a UUID, and {INSTANCES_BEFORE_HEADER} up to {INSTANCES_NAMED_MAX} of them"
+        );
+        ApiError::bad_request("invalid_instance", why)
+    };
+    let Some(instance) = headers.get(INSTANCE_HEADER) else {
+        return Ok(None);
+    };
+    let read = |value: &HeaderValue| -> Option<Vec<Uuid>> {
+        let text = value.to_str().ok()?;
+        let named = text.split(',').filter(|one| !one.is_empty());
+        named.map(|one| one.trim().parse().ok()).collect()
+    };
+    let [instance] = read(instance).ok_or_else(bad)?[..] else {
+        return Err(bad());
+    };
+    let after = headers
+        .get(INSTANCES_BEFORE_HEADER)
+        .map(|value| read(value).ok_or_else(bad));
+    let after = after.transpose()?.unwrap_or_default();
+    if after.len() > INSTANCES_NAMED_MAX {
+        return Err(bad());
+    }
+    Ok(Some(Claim { instance, after }))
 }
 
 impl Node {

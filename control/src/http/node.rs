@@ -39,9 +39,13 @@ use crate::{
     audit::execution_resource,
     callback,
     control::{Control, Shared},
-    delivery, enroll, error_chain, integrity,
+    delivery, enroll, error_chain,
+    instances::InstanceError,
+    integrity,
     keys::token_hash,
+    machine,
     presence::Seen,
+    signing,
     store::Owed,
 };
 
@@ -68,6 +72,12 @@ pub(super) async fn heartbeat(
     node.require_own_path("node_id_mismatch")?;
     let beat: HeartbeatRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let now = Timestamp::now();
+    if control.instances.contested_for(node.id, now).is_none() {
+        machine::note(&control, &node.key, &beat, now).await?;
+        if let Some(serial) = beat.signing_serial {
+            signing::confirm(&control, &node.key, serial).await?;
+        }
+    }
     let skew_ms = beat.client_now.as_millis().saturating_sub(now.as_millis());
     control.presence.note(
         node.id,
@@ -80,7 +90,7 @@ pub(super) async fn heartbeat(
     Ok(Json(HeartbeatResponse {
         accepted_at: now,
         reconcile: false,
-        rotate_keys: false,
+        rotate_keys: node.key.is_due(control.limits.nsk_age_max, now),
     }))
 }
 
@@ -90,6 +100,7 @@ pub(super) async fn capabilities(
     body: Body,
 ) -> Result<Json<CapabilityResponse>, ApiError> {
     node.require_own_path("node_id_mismatch")?;
+    uncontested(&control, &node)?;
     let manifest: CapabilityManifest = read_json(body, REPORT_BODY_BYTES_MAX).await?;
     let now = Timestamp::now();
     let fields_changed = integrity::declare(&control, (node.id, node.domain), &manifest, now).await?;
@@ -114,6 +125,7 @@ pub(super) async fn violations(
     body: Body,
 ) -> Result<Response, ApiError> {
     node.require_own_path("node_id_mismatch")?;
+    uncontested(&control, &node)?;
     let request: ViolationsRequest = read_json(body, REPORT_BODY_BYTES_MAX).await?;
     let count = request.violations.len();
     if !(1..=VIOLATIONS_PER_REPORT_MAX).contains(&count) {
@@ -150,6 +162,7 @@ pub(super) async fn callback(
     if let Err(err) = node.require_own_path("nsk_node_mismatch") {
         return Err(refused("node_execution_callback.path_gate", err).await);
     }
+    uncontested(&control, &node)?;
     if let Err(err) = may_speak_for(&control, execution, &node, &headers).await {
         return Err(refused("node_execution_callback.node_gate", err).await);
     }
@@ -176,6 +189,14 @@ pub(super) async fn callback(
     match applied {
         Ok(response) => Ok(Json(response)),
         Err(err) => Err(refused("node_execution_callback.apply", err.into()).await),
+    }
+}
+
+/// Whatever a copy says of its node would be false: it is not heard before it is clear that it is none.
+pub(super) fn uncontested(control: &Control, node: &Node) -> Result<(), InstanceError> {
+    match control.instances.contested_for(node.id, Timestamp::now()) {
+        Some(_) => Err(InstanceError::Contested),
+        None => Ok(()),
     }
 }
 
@@ -250,6 +271,10 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
         // Subscribed before looking: what commits in between comes twice rather than never.
         let Some(mut subscription) = control.node_streams.open(node) else { return };
         yield Ok(Event::default().comment("muster").retry(RETRY));
+        if let Some(wait) = control.instances.contested_for(node, Timestamp::now()) {
+            control.stopped_within(wait).await;
+            if !subscription.is_live() { return; }
+        }
         match delivery::owed_now(&control, node, Timestamp::now()).await {
             Ok(owed) => for owed in owed {
                 if !delivery::still_owed(&control, node, &owed, Timestamp::now()).await { continue; }

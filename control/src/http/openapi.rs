@@ -13,7 +13,7 @@ use std::{
 use axum::http::{StatusCode, header};
 use muster_shared::{
     ids::{ActionName, RowId},
-    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, Problem, SigningKeysRotated},
 };
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -241,6 +241,7 @@ impl Schemas {
             SchemaGenerator::subschema_for::<ActionRequest>,
             SchemaGenerator::subschema_for::<ActionCancel>,
             SchemaGenerator::subschema_for::<BaselineUpdated>,
+            SchemaGenerator::subschema_for::<SigningKeysRotated>,
         ] {
             self.written(payload);
         }
@@ -330,7 +331,12 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             (429, &["rate_limited"]),
             (503, &["issuer_unavailable"]),
         ]),
-        Who::Node => all.push((401, &["unauthenticated", "nsk_revoked"])),
+        Who::Node => all.extend([
+            (401, &["unauthenticated", "nsk_revoked", "nsk_rotated"][..]),
+            (400, &["invalid_instance"]),
+            (409, &["node_cloned"]),
+            (503, &["node_contested"]),
+        ]),
         Who::Newcomer => all.push((401, &["unauthenticated"])),
         Who::Signed | Who::Here | Who::Anybody => {}
     }

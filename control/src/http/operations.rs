@@ -18,9 +18,10 @@ use muster_shared::{
         CallbackResponse, CancelRequest, CancelResponse, CapabilityManifest, CapabilityResponse,
         DispatchPreview, DispatchRequest, EnrollRequest, EnrollResponse, Execution, ExecutionDetail,
         ExecutionTarget, HealthStatus, HeartbeatRequest, HeartbeatResponse, HookState,
-        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch,
-        NodeSummary, Page, PauseRequest, Rollout, SelectorPreviewRequest, SelectorPreviewResponse,
-        TimelineEvent, VersionInfo, ViolationRow, ViolationsRequest, ViolationsResponse,
+        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, IssuedToken, LabelPatch, NewNsk,
+        NodeSummary, Page, PauseRequest, Rollout, RotateKeysRequest, RotateKeysResponse,
+        SelectorPreviewRequest, SelectorPreviewResponse, TimelineEvent, VersionInfo, ViolationRow,
+        ViolationsRequest, ViolationsResponse,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -575,7 +576,7 @@ fn a_node() -> Value {
     json!({
         "id": NODE, "name": "db-1", "domain_id": DOMAIN, "kind": "node", "created_at": AT, "project_id": PROJECT,
         "labels": { "role": "db", "node/os": "debian" }, "connected": true, "last_seen_at": AT, "clock_skew_ms": 3,
-        "binary_version": "0.1.0", "hostname": "db-1",
+        "binary_version": "0.1.0", "hostname": "db-1", "nsk_since": AT,
         "actions": [{ "name": "backup", "type": "hook", "verdict": "verified" }],
     })
 }
@@ -616,6 +617,16 @@ pub(super) fn patch_labels() -> Operation {
         .refuses(400, &["invalid_label"])
         .refuses(403, &["permission_denied"])
         .refuses(404, &["node_not_found"])
+}
+
+pub(super) fn rotate_node_keys() -> Operation {
+    Operation::new("RotateNodeKeys", "Have nodes change their keys")
+        .more("A node does so at its next heartbeat. Its old key counts until it has used the new one.")
+        .takes::<RotateKeysRequest>(json!({ "selector": "role=db" }))
+        .answers::<RotateKeysResponse>(200, "Which nodes will.", json!({ "asked": [NODE] }))
+        .refuses(400, &["malformed_selector", "invalid_target"])
+        .refuses(403, &["permission_denied"])
+        .refuses(422, &["selector_empty_cohort"])
 }
 
 fn violation_kind(_: &mut SchemaGenerator) -> Schema {
@@ -736,7 +747,12 @@ pub(super) fn enroll() -> Operation {
 fn node_stream(schemas: &mut SchemaGenerator) -> Schema {
     let data = [schemas.subschema_for::<Envelope>()];
     event(
-        &["action_request", "action_cancel", "hook_baseline_updated"],
+        &[
+            "action_request",
+            "action_cancel",
+            "hook_baseline_updated",
+            "signing_key_rotated",
+        ],
         &data,
     )
 }
@@ -745,7 +761,8 @@ pub(super) fn node_events() -> Operation {
     Operation::new("NodeEvents", "The stream of what a node is asked to do")
         .more(
             "Each event carries an Envelope whose payload is an ActionRequest (`action_request`), an ActionCancel \
-             (`action_cancel`) or a BaselineUpdated (`hook_baseline_updated`). The stream does not end; a newer one \
+             (`action_cancel`), a BaselineUpdated (`hook_baseline_updated`) or a SigningKeysRotated \
+             (`signing_key_rotated`). The stream does not end; a newer one \
              of the same node closes it.",
         )
         .answers_events("The stream, beginning with all that the node is owed.", node_stream)
@@ -763,6 +780,17 @@ pub(super) fn heartbeat() -> Operation {
             json!({ "accepted_at": AT, "reconcile": false, "rotate_keys": false }),
         )
         .refuses(403, &["node_id_mismatch"])
+}
+
+pub(super) fn fetch_nsk() -> Operation {
+    Operation::new("FetchNsk", "Fetch a new key, where control asked for it")
+        .more(
+            "The key with which this is asked counts until the new one was used. Asked again before that, the answer is \
+             another key, and the one before it never counts.",
+        )
+        .answers::<NewNsk>(201, "The new key, shown this once.", json!({ "nsk": "nsk_…" }))
+        .refuses(403, &["node_id_mismatch"])
+        .refuses(409, &["key_rotation_not_due"])
 }
 
 pub(super) fn capabilities() -> Operation {

@@ -33,6 +33,7 @@ use crate::{
     audit::Entry,
     authz,
     control::{Control, Shared},
+    decommission,
     dispatch::{self, Target},
     enroll,
     idempotency::{KEY_LEN_MAX, Once},
@@ -330,6 +331,10 @@ fn summary(control: &Control, node: NodeRecord) -> NodeSummary {
         clock_skew_ms: seen.as_ref().and_then(|s| s.skew_ms).or(node.clock_skew_ms),
         binary_version: seen.and_then(|s| s.binary_version).or(node.binary_version),
         hostname: node.hostname,
+        warning: node.warning,
+        warned_at: node.warned_at,
+        nsk_since: Some(node.nsk_since),
+        nsk_rotation_asked_at: node.nsk_asked_at,
         actions: node.actions,
     }
 }
@@ -392,22 +397,14 @@ pub(super) async fn get_node(
     Ok(Json(summary(&control, node)))
 }
 
-/// Takes a node out of service, and answers with it. What it has not reported by then ends at its deadline; its history
-/// stays.
+/// Takes a node out of service, and answers with it.
 pub(super) async fn decommission_node(
     State(control): State<Shared>,
     operator: Operator,
     Path(raw): Path<String>,
 ) -> Result<Json<NodeSummary>, ApiError> {
     let node = operated_node(&control, &operator, &raw, "decommissioning a node").await?;
-    let (subject, now) = (&operator.requester.subject, Timestamp::now());
-    let entry = Entry::granted(subject, "node.decommission", authz::resource(node.id)).with(&node.name);
-    let mut tx = control.store.begin().await?;
-    tx.decommission(node.id, now).await?;
-    tx.append_audit(node.domain, &[entry], now).await?;
-    tx.commit().await?;
-    control.node_streams.disconnect(node.id);
-    log::info!(node_id:% = node.id, by = operator.requester.subject; "Decommissioned node {}", node.name);
+    decommission::decommission(&control, &node, &operator.requester.subject, Timestamp::now()).await?;
     Ok(Json(summary(&control, node)))
 }
 

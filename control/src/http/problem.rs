@@ -23,8 +23,10 @@ use crate::{
     enroll::EnrollError,
     error_chain,
     gates::NoSurvivor,
+    instances::InstanceError,
     integrity::ManifestError,
     keys::chance,
+    nsk::NskError,
     oidc::{BadToken, Fault, OidcError},
     outputs::{OutputError, UploadRefused},
     rate::TooOften,
@@ -89,6 +91,7 @@ pub(super) const CODES: &[Code] = &[
     code("invalid_domain_id", &[400], "No domain is named, or what names it is no UUID."),
     code("invalid_execution_id", &[400], "What names the execution is no UUID."),
     code("invalid_idempotency_key", &[400], "The idempotency key is not one."),
+    code("invalid_instance", &[400], "What names the daemon and those before it are no UUIDs, or too many."),
     code("invalid_kind", &[400], "There is no such kind."),
     code("invalid_label", &[400], "A label breaks the rules for labels."),
     code("invalid_limit", &[400], "The limit is not within its bounds."),
@@ -116,11 +119,14 @@ pub(super) const CODES: &[Code] = &[
     code("invalid_uses", &[400], "The number of uses is not within its bounds."),
     code("issuer_unavailable", &[503], "The issuer of the token cannot be asked for its keys."),
     code("invalid_violation_id", &[400], "What names the violation is no UUID."),
+    code("key_rotation_not_due", &[409], "The node's key is not to be changed now."),
     code("last_operator", &[400, 409], "No token would be left that operates the domain."),
     code("malformed_selector", &[400], "The selector stops making sense at `position`."),
     code("method_not_allowed", &[405], "The path does not answer this method; `Allow` says which it does."),
     code("metrics_not_public", &[403], "Metrics are shown to the machine of control alone."),
     code("no_rollout", &[409], "The execution has no rollout."),
+    code("node_cloned", &[409], "Another daemon has this node's identity; this one runs on a copy of it."),
+    code("node_contested", &[503], "Another daemon with this node's identity was connected a moment ago; ask again."),
     code("node_id_mismatch", &[403], "The NSK belongs to another node."),
     code("node_name_exhausted", &[409], "Too many nodes have this hostname."),
     code("node_not_found", &[404], "There is no such node, or the caller may not act on it."),
@@ -128,6 +134,7 @@ pub(super) const CODES: &[Code] = &[
     code("nothing_held", &[409], "The rollout holds nothing back any more."),
     code("nsk_node_mismatch", &[403], "The NSK belongs to a node that the execution does not address."),
     code("nsk_revoked", &[401], "The node was decommissioned."),
+    code("nsk_rotated", &[401], "The NSK was changed, and this one has ended."),
     code("output_changed", &[502], "The output store holds other bytes than those that were believed."),
     code("output_differs", &[409], "The invocation has another output already."),
     code("output_lost", &[502], "The output store has lost the output."),
@@ -523,6 +530,31 @@ impl From<ManifestError> for ApiError {
             ManifestError::Label(_) => Self::bad_request("invalid_label", text),
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
+        }
+    }
+}
+
+impl From<InstanceError> for ApiError {
+    fn from(err: InstanceError) -> Self {
+        let text = err.to_string();
+        match err {
+            InstanceError::Cloned => Self::new(StatusCode::CONFLICT, "node_cloned", text),
+            InstanceError::Contested => Self {
+                retry_after_seconds: Some(1),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "node_contested", text)
+            },
+            InstanceError::Store(err) => err.into(),
+        }
+    }
+}
+
+impl From<NskError> for ApiError {
+    fn from(err: NskError) -> Self {
+        let text = err.to_string();
+        match err {
+            NskError::NotDue => Self::new(StatusCode::CONFLICT, "key_rotation_not_due", text),
+            NskError::Store(err) => err.into(),
+            NskError::Chance(err) => Self::internal(&err),
         }
     }
 }

@@ -10,8 +10,8 @@ use axum::{
 };
 
 use super::{
-    access, audit, cancel, executions, health, metrics, node, openapi::Operation, operations, operator,
-    outputs, ready, rollout, version, violations, watch,
+    access, audit, cancel, executions, health, metrics, node, node_keys, openapi::Operation, operations,
+    operator, outputs, ready, rollout, version, violations, watch,
 };
 use crate::control::Shared;
 
@@ -106,6 +106,7 @@ pub(super) const ROUTES: &[Route] = &[
     route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node), operations::get_node),
     route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node), operations::decommission_node),
     route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels), operations::patch_labels),
+    route(("POST", "/v1/projects/{project}/nodes/rotate-keys"), Who::Operator, "node.rotate_key", || post(node_keys::ask), operations::rotate_node_keys),
     route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(violations::list), operations::list_violations),
     route(("POST", "/v1/integrity-violations/{violation}/acknowledge"), Who::Operator, "violation.acknowledge", || post(violations::acknowledge), operations::acknowledge_violation),
     route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector), operations::preview_selector),
@@ -114,6 +115,7 @@ pub(super) const ROUTES: &[Route] = &[
     route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll), operations::enroll),
     route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node::events), operations::node_events),
     route(("POST", "/v1/nodes/{node}/heartbeat"), Who::Node, "node.heartbeat", || post(node::heartbeat), operations::heartbeat),
+    route(("POST", "/v1/nodes/{node}/nsk"), Who::Node, "node.rotate_key", || post(node_keys::fetch), operations::fetch_nsk),
     route(("PUT", "/v1/nodes/{node}/capabilities"), Who::Node, "node.capabilities", || put(node::capabilities), operations::capabilities),
     route(("POST", "/v1/nodes/{node}/integrity-violations"), Who::Node, "node.violations", || post(node::violations), operations::report_violations),
     route(("POST", "/v1/nodes/{node}/executions/{execution}"), Who::Node, "node_execution_callback.apply", || post(node::callback), operations::callback),

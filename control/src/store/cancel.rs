@@ -37,6 +37,21 @@ impl Tx {
             .collect()
     }
 
+    /// The executions of which a node has not taken its part.
+    pub(crate) async fn untaken_by(&mut self, node: NodeId) -> Result<Vec<ExecutionId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT execution_id FROM action_execution_target WHERE node_id = $1 AND status = 'pending'
+             ORDER BY execution_id",
+        )
+        .bind(node.uuid())
+        .fetch_all(&mut *self.0)
+        .await?;
+        let ids = rows
+            .iter()
+            .map(|row| Reader::new(row, "action_execution_target", "execution_id").id("execution_id"));
+        Ok(ids.collect::<Result<_, _>>()?)
+    }
+
     /// Cancels those of the named targets that rest in one of `from`, held or not, with their events. Answers how many,
     /// and whether that settled the header.
     pub(crate) async fn cancel_targets(

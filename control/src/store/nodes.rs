@@ -43,6 +43,11 @@ pub(crate) struct NodeRecord {
     pub(crate) last_seen_at: Option<Timestamp>,
     pub(crate) clock_skew_ms: Option<i64>,
     pub(crate) binary_version: Option<String>,
+    /// Since when its key counts, and when another was asked for.
+    pub(crate) nsk_since: Timestamp,
+    pub(crate) nsk_asked_at: Option<Timestamp>,
+    pub(crate) warning: Option<String>,
+    pub(crate) warned_at: Option<Timestamp>,
     pub(crate) labels: Labels,
     pub(crate) actions: Vec<NodeAction>,
 }
@@ -67,7 +72,8 @@ pub(crate) struct NodeFilter<'a> {
 }
 
 const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_ms, \
-     node.last_seen_ms, node.clock_skew_ms, node.binary_version";
+     node.last_seen_ms, node.clock_skew_ms, node.binary_version, node.nsk_since_ms, node.nsk_asked_ms, \
+     node.warning, node.warning_ms";
 
 /// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
 const SAID: std::ops::Range<&str> = "node/".."node0";
@@ -243,13 +249,18 @@ impl Store {
             .iter()
             .map(|row| {
                 let row = Reader::new(row, "node", "id");
+                let created_at = row.at("created_ms")?;
                 Ok(NodeRecord {
                     id: row.id("id")?,
                     name: row.get("name")?,
                     domain: row.id("domain_id")?,
                     project: row.id("project_id")?,
                     hostname: row.get("hostname")?,
-                    created_at: row.at("created_ms")?,
+                    created_at,
+                    nsk_since: row.at_opt("nsk_since_ms")?.unwrap_or(created_at),
+                    nsk_asked_at: row.at_opt("nsk_asked_ms")?,
+                    warning: row.get("warning")?,
+                    warned_at: row.at_opt("warning_ms")?,
                     last_seen_at: row.at_opt("last_seen_ms")?,
                     clock_skew_ms: row.get("clock_skew_ms")?,
                     binary_version: row.get("binary_version")?,
@@ -309,24 +320,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// The node whose NSK has this hash, and whether it was decommissioned.
-    pub(crate) async fn node_of_nsk(
-        &self,
-        hash: Digest,
-    ) -> Result<Option<(NodeId, DomainId, bool)>, StoreError> {
-        let row = sqlx::query("SELECT id, domain_id, decommissioned_ms FROM node WHERE nsk_hash = $1")
-            .bind(&hash.as_bytes()[..])
-            .fetch_optional(&self.read)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = Reader::new(&row, "node", "id");
-        Ok(Some((
-            row.id("id")?,
-            row.id("domain_id")?,
-            row.at_opt("decommissioned_ms")?.is_some(),
-        )))
     }
 
     /// Where a node belongs, whoever asks.
@@ -400,15 +393,6 @@ impl Tx {
         let Some(row) = row else { return Ok(None) };
         let row = Reader::new(&row, "node", "id");
         Ok(Some((row.id("id")?, row.get("name")?)))
-    }
-
-    pub(crate) async fn replace_nsk(&mut self, node: NodeId, hash: Digest) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET nsk_hash = $2 WHERE id = $1")
-            .bind(node.uuid())
-            .bind(&hash.as_bytes()[..])
-            .execute(&mut *self.0)
-            .await?;
-        Ok(())
     }
 
     pub(crate) async fn node_name_taken(

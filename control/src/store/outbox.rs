@@ -38,6 +38,8 @@ pub(crate) enum Owed {
         digest: Digest,
         approved_at: Timestamp,
     },
+    /// Which keys sign.
+    SigningKeys,
 }
 
 /// The columns of a target that its request needs.
@@ -137,7 +139,7 @@ impl Store {
                                 row.parsed::<Status>("status")? == Status::Pending
                                     && deadlines.deliver_by > now
                             }
-                            Owed::Cancel { .. } | Owed::Baseline { .. } => false,
+                            Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => false,
                         };
                         wanted.then_some(owed)
                     }

@@ -158,6 +158,7 @@ async fn enroll(Shares(shared): At<Shared>, headers: HeaderMap, body: Bytes) -> 
             keyid: shared.keyid.clone(),
             public_key: Base64(shared.public_key.to_vec()),
         }],
+        signing_serial: None,
         ca_pem: shared.ca_pem.clone(),
         notices: vec![],
     };

@@ -1,0 +1,125 @@
+//! The keys of nodes, as hashes: the one that counts, the one that waits to be used, and the one before.
+
+use muster_shared::{
+    ids::{Digest, NodeId},
+    time::Timestamp,
+};
+
+use super::{Store, StoreError, Tx, rows::Reader};
+use crate::{
+    instances::Known,
+    nsk::{KeyOwner, Standing},
+};
+
+impl Store {
+    /// The node of which a key with this hash is known.
+    pub(crate) async fn owner_of_nsk(&self, hash: Digest) -> Result<Option<KeyOwner>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, domain_id, decommissioned_ms, created_ms, nsk_hash, nsk_next_hash, nsk_previous_until_ms,
+                    nsk_since_ms, nsk_asked_ms, instance, instance_before, instance_copy, last_seen_ms, hostname,
+                    machine_id, signing_serial
+             FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
+        )
+        .bind(&hash.as_bytes()[..])
+        .fetch_optional(&self.read)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let row = Reader::new(&row, "node", "id");
+        let standing = if row.digest("nsk_hash")? == hash {
+            Standing::Current
+        } else if row.digest_opt("nsk_next_hash")? == Some(hash) {
+            Standing::Next
+        } else {
+            Standing::Previous(row.at("nsk_previous_until_ms")?)
+        };
+        let since = match row.at_opt("nsk_since_ms")? {
+            Some(since) => since,
+            None => row.at("created_ms")?,
+        };
+        Ok(Some(KeyOwner {
+            node: row.id("id")?,
+            domain: row.id("domain_id")?,
+            decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
+            standing,
+            since,
+            asked_at: row.at_opt("nsk_asked_ms")?,
+            instances: Known {
+                current: row.get("instance")?,
+                before: row.get("instance_before")?,
+                copy: row.get("instance_copy")?,
+            },
+            last_seen_at: row.at_opt("last_seen_ms")?,
+            hostname: row.get("hostname")?,
+            machine_id: row.get("machine_id")?,
+            signing_serial: row.number("signing_serial")?,
+        }))
+    }
+}
+
+impl Tx {
+    /// Of an enrolment whose answer was lost: nobody holds any of the keys before.
+    pub(crate) async fn replace_nsk(&mut self, node: NodeId, hash: Digest) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE node SET nsk_hash = $2, nsk_next_hash = NULL, nsk_previous_hash = NULL,
+                             nsk_previous_until_ms = NULL
+             WHERE id = $1",
+        )
+        .bind(node.uuid())
+        .bind(&hash.as_bytes()[..])
+        .execute(&mut *self.0)
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn ask_for_nsk(&mut self, node: NodeId, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query("UPDATE node SET nsk_asked_ms = $2 WHERE id = $1 AND decommissioned_ms IS NULL")
+            .bind(node.uuid())
+            .bind(now.as_millis())
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
+    /// Puts a key beside the one that counts, in place of one that was never used. False when `shown` does not count any
+    /// more.
+    pub(crate) async fn offer_nsk(
+        &mut self,
+        node: NodeId,
+        shown: Digest,
+        next: Digest,
+    ) -> Result<bool, StoreError> {
+        let offered = sqlx::query(
+            "UPDATE node SET nsk_next_hash = $3
+             WHERE id = $1 AND nsk_hash = $2 AND decommissioned_ms IS NULL",
+        )
+        .bind(node.uuid())
+        .bind(&shown.as_bytes()[..])
+        .bind(&next.as_bytes()[..])
+        .execute(&mut *self.0)
+        .await?;
+        Ok(offered.rows_affected() == 1)
+    }
+
+    /// Makes the key that waits the one that counts. False when it does not wait.
+    pub(crate) async fn promote_nsk(
+        &mut self,
+        node: NodeId,
+        next: Digest,
+        previous_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let promoted = sqlx::query(
+            "UPDATE node SET nsk_previous_hash = nsk_hash, nsk_previous_until_ms = $3, nsk_hash = nsk_next_hash,
+                             nsk_next_hash = NULL, nsk_since_ms = $4, nsk_asked_ms = NULL,
+                             warning = NULL, warning_ms = NULL
+             WHERE id = $1 AND nsk_next_hash = $2",
+        )
+        .bind(node.uuid())
+        .bind(&next.as_bytes()[..])
+        .bind(previous_until.as_millis())
+        .bind(now.as_millis())
+        .execute(&mut *self.0)
+        .await?;
+        Ok(promoted.rows_affected() == 1)
+    }
+}
