@@ -9,7 +9,7 @@ use std::{
 use muster_shared::labels::{self, BadLabel, LABELS_SAID_MAX, Labels};
 use serde::Deserialize;
 
-use crate::{args::RunArgs, enroll::machine::FACTS_MAX, exit::Exit};
+use crate::{args::RunArgs, enroll::machine::FACTS_MAX, exit::Exit, journal::Bounds, session::OutputBounds};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -31,10 +31,13 @@ struct RawConfig {
     idle_seconds: Option<u64>,
     backoff_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
+    journal_rows_max: Option<u64>,
+    journal_bytes_max: Option<u64>,
     output_wait_seconds: Option<u64>,
     output_retry_seconds: Option<u64>,
     output_keep_days: Option<u64>,
     output_spool_bytes_max: Option<u64>,
+    output_spool_count_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
 }
@@ -67,14 +70,16 @@ pub(crate) struct Limits {
     pub(crate) backoff_max: Duration,
     /// How long past its expiry a delivered invocation is remembered.
     pub(crate) journal_keep: Duration,
+    /// How many of them, and in how much room.
+    pub(crate) journal: Bounds,
     /// How long an end may wait for its output to be uploaded before it is told without it.
     pub(crate) output_wait: Duration,
     /// The longest wait before an output whose end was told is tried again.
     pub(crate) output_retry: Duration,
     /// How long such an output is kept and tried.
     pub(crate) output_keep: Duration,
-    /// How much all of them may take; past it the oldest go.
-    pub(crate) output_spool_bytes_max: u64,
+    /// How much all of them may take, and how many there may be; past it the oldest go.
+    pub(crate) outputs: OutputBounds,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -149,13 +154,32 @@ impl Config {
                 24 * 60 * 60,
             )?,
             output_keep: seconds("output_keep_days", raw.output_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
-            output_spool_bytes_max: within(
-                "output_spool_bytes_max",
-                raw.output_spool_bytes_max,
-                1 << 30,
-                0,
-                1 << 40,
-            )?,
+            journal: Bounds {
+                rows_max: within("journal_rows_max", raw.journal_rows_max, 100_000, 100, 10_000_000)?,
+                bytes_max: within(
+                    "journal_bytes_max",
+                    raw.journal_bytes_max,
+                    256 << 20,
+                    1 << 20,
+                    1 << 40,
+                )?,
+            },
+            outputs: OutputBounds {
+                bytes_max: within(
+                    "output_spool_bytes_max",
+                    raw.output_spool_bytes_max,
+                    1 << 30,
+                    0,
+                    1 << 40,
+                )?,
+                count_max: count(
+                    "output_spool_count_max",
+                    raw.output_spool_count_max,
+                    1000,
+                    0,
+                    100_000,
+                )?,
+            },
         };
         // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<PathBuf>, file: Option<PathBuf>, default: &str| {

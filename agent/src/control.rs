@@ -14,7 +14,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{exit, identity::Secret};
+use crate::{effect, exit, identity::Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -195,7 +195,9 @@ impl Control {
         } else {
             CALL_TIMEOUT
         };
-        call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await
+        let answered = call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await;
+        effect::done("a callback answered");
+        answered
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {

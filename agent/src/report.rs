@@ -247,7 +247,7 @@ impl Reporter {
                     },
                     () = sleep_until(keep_until) => "it was kept here for as long as output_keep_days says".to_owned(),
                     _ = given_up.wait_for(|given_up| *given_up) => {
-                        "it made room for newer ones (output_spool_bytes_max)".to_owned()
+                        "it made room for newer ones (output_spool_bytes_max, output_spool_count_max)".to_owned()
                     }
                 }
             }

@@ -23,7 +23,7 @@ use crate::{
     clock::Clock,
     config::Config,
     declare::Poke,
-    durable,
+    durable, effect,
     hooks::{
         HookDir, NoHook, Pinned,
         catalog::{self, Catalog},
@@ -174,10 +174,12 @@ impl Runner {
         .await
         .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
         let (mut child, handle) = supervisor.map_err(|err| {
-            Outcome::refused(
-                "hook_not_started",
-                format!("its supervisor could not be started: {err}"),
-            )
+            let code = if durable::is_full(&err) {
+                "disk_full"
+            } else {
+                "hook_not_started"
+            };
+            Outcome::refused(code, format!("its supervisor could not be started: {err}"))
         })?;
         wait_for(&run, handle, stop_asked.clone()).await;
         // It has ended, so this does not block; without it a zombie would stay.
@@ -223,7 +225,7 @@ impl Runner {
             .journal
             .ask(move |store| catalog::judge(store, &name, observed, now, DetectedBy::PreDispatch))
             .await
-            .map_err(|err| Outcome::refused("journal_unavailable", crate::exit::chain(&err)))?;
+            .map_err(|err| Outcome::refused(err.code(), crate::exit::chain(&err)))?;
         let why = match (Verdict::of(Some(baseline), observed), request.hook_digest) {
             (Verdict::Drift | Verdict::Uncatalogued, _) => {
                 // A lost hint is made up for by the next look at the directory.
@@ -314,16 +316,22 @@ fn start_supervisor(
     pinned: Pinned,
 ) -> std::io::Result<(std::process::Child, OwnedFd)> {
     run.create()?;
-    run.write_spec(spec)?;
+    if let Err(err) = run.write_spec(spec) {
+        // Nothing has been started that could need it, and on a full disk others do.
+        let _ = run.remove();
+        return Err(err);
+    }
     let mut child = Command::new("/proc/self/exe")
         .arg("supervise")
         .arg(run.path())
         .env_clear()
+        .envs(effect::for_supervisor())
         .current_dir("/")
         .stdin(Stdio::from(pinned.sealed))
         .stdout(Stdio::null())
         .stderr(fs::File::create(run.complaint())?)
         .spawn()?;
+    effect::done("the supervisor spawned");
     let opened = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)

@@ -163,8 +163,12 @@ pub(crate) enum Input {
     },
     /// Control asks to cancel it. `settled` says that the journal knows it as settled long ago.
     CancelAsked { execution: ExecutionId, settled: bool },
-    /// The journal could not take it.
-    Untaken { execution: ExecutionId, why: String },
+    /// The journal could not take it: the reason code, and the reason in words.
+    Untaken {
+        execution: ExecutionId,
+        code: &'static str,
+        why: String,
+    },
     Ended {
         execution: ExecutionId,
         outcome: Outcome,
@@ -179,6 +183,9 @@ pub(crate) enum Input {
     /// Time has passed.
     Woken,
 }
+
+/// What the journal could not take and what control has not heard of yet: only memory holds it, so there is a bound.
+const UNTAKEN_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 #[must_use]
@@ -204,7 +211,14 @@ pub(crate) struct Session {
     running: BTreeMap<ExecutionId, Lane>,
     /// Ends that are told, and whose output is still to be brought.
     outputs: BTreeMap<ExecutionId, Outstanding>,
-    output_spool_bytes_max: u64,
+    output_bounds: OutputBounds,
+}
+
+/// What may be kept here of outputs whose end is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputBounds {
+    pub(crate) bytes_max: u64,
+    pub(crate) count_max: usize,
 }
 
 struct Outstanding {
@@ -214,12 +228,12 @@ struct Outstanding {
 }
 
 impl Session {
-    pub(crate) const fn new(running_max: usize, queue_max: usize, output_spool_bytes_max: u64) -> Self {
+    pub(crate) const fn new(running_max: usize, queue_max: usize, output_bounds: OutputBounds) -> Self {
         Self {
             running_max,
             queue_max,
             outputs: BTreeMap::new(),
-            output_spool_bytes_max,
+            output_bounds,
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -320,7 +334,7 @@ impl Session {
                     decision.facts.push(Fact::CancelAsked { execution });
                 }
             }
-            Input::Untaken { execution, why } => self.untaken(execution, &why, &mut decision),
+            Input::Untaken { execution, code, why } => self.untaken(execution, code, &why, &mut decision),
             Input::Ended { execution, outcome } => self.ended(execution, outcome, &mut decision),
             Input::Delivered {
                 execution,
@@ -402,7 +416,15 @@ impl Session {
     }
 
     /// What only looks may run all the same: nothing is lost if it runs again. What changes something may not.
-    fn untaken(&mut self, id: ExecutionId, why: &str, decision: &mut Decision) {
+    fn untaken(&mut self, id: ExecutionId, code: &str, why: &str, decision: &mut Decision) {
+        let held = self.invocations.values().filter(|other| other.volatile).count();
+        if held >= UNTAKEN_MAX {
+            // Control asks again.
+            self.invocations.remove(&id);
+            self.running.remove(&id);
+            self.waiting.retain(|waiting| *waiting != id);
+            return;
+        }
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
         };
@@ -418,7 +440,7 @@ impl Session {
             }
             Lane::Serial => {
                 let why = format!("the node could not write its journal: {why}");
-                self.ended(id, Outcome::refused("journal_unavailable", why), decision);
+                self.ended(id, Outcome::refused(code, why), decision);
                 // One that had ended before is told as it ended.
                 self.post(id, decision);
             }
@@ -575,12 +597,15 @@ impl Session {
             .filter(|(_, outstanding)| !outstanding.given_up)
             .collect();
         kept.sort_by_key(|(execution, outstanding)| (outstanding.output.since, **execution));
+        let OutputBounds { bytes_max, count_max } = self.output_bounds;
         let mut bytes: u64 = kept.iter().map(|(_, outstanding)| outstanding.output.bytes).sum();
+        let mut count = kept.len();
         for (execution, outstanding) in kept {
-            if bytes <= self.output_spool_bytes_max {
+            if bytes <= bytes_max && count <= count_max {
                 return;
             }
             bytes -= outstanding.output.bytes;
+            count -= 1;
             outstanding.given_up = true;
             let execution = *execution;
             decision.effects.push(Effect::GiveUp { execution });

@@ -29,6 +29,7 @@ use rustix::{
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
+    effect,
     exit::Exit,
     outcome::{Ended, Outcome},
     parameters, procfs,
@@ -56,13 +57,13 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         let _inside = runtime.enter();
         signal(SignalKind::terminate())?
     };
+    let record = run.reserve_record()?;
     if !run.take_claim(&my_claim(&spec)?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
         return Ok(());
     }
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    let record = run.reserve_record()?;
     let outcome = runtime.block_on(async {
         // The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked.
         let hook = io::stdin().as_fd().try_clone_to_owned()?;
@@ -150,6 +151,7 @@ fn spawn(spec: &Spec, hook: &OwnedFd, output: OwnedFd) -> io::Result<Pid> {
         });
     }
     let child = command.spawn()?;
+    effect::done("the hook spawned");
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
 }

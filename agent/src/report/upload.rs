@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     control::{self, Control},
-    exit,
+    effect, exit,
 };
 
 const UPLOADS_AT_ONCE_MAX: usize = 2;
@@ -119,6 +119,7 @@ impl Uploader {
             .map_err(NotPut::Failed)?
             // An error text with the address in it would show its signature.
             .map_err(|err| NotPut::Failed(exit::chain(&err.without_url())))?;
+        effect::done("an upload answered");
         let status = answer.status();
         if status.is_success() {
             Ok(())
