@@ -248,6 +248,7 @@ impl Runner {
     }
 
     async fn result_of(&self, execution: ExecutionId, run: RunDir, stop_asked: &StopAsked) -> Outcome {
+        self.outlive(&run, stop_asked).await;
         let boot_id = self.boot_id.clone();
         let stopped = *stop_asked.borrow();
         let examined = spawn_blocking(move || match run.examine(&boot_id) {
@@ -262,6 +263,15 @@ impl Runner {
         examined
             .await
             .unwrap_or_else(|err| Outcome::of(Ended::Broke { why: err.to_string() }))
+    }
+
+    /// An attempt that the journal has forgotten may run still, under the supervisor that has its claim. The one that was
+    /// started just now has left it alone.
+    async fn outlive(&self, run: &RunDir, stop_asked: &StopAsked) {
+        let (attempt, boot_id) = (RunDir::at(run.path().to_owned()), self.boot_id.clone());
+        if let Ok(Ok(Found::Running(other))) = spawn_blocking(move || attempt.examine(&boot_id)).await {
+            wait_for(run, other, stop_asked.clone()).await;
+        }
     }
 }
 

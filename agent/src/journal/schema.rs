@@ -73,7 +73,16 @@ const ROOM_BYTES: u64 = 512 * 1024;
 
 /// Opens it also where the disk is full, in the room that an earlier start has taken for this.
 pub(crate) fn open_with_room(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, Exit> {
-    let room = path.with_extension("room");
+    let (room, begun) = (path.with_extension("room"), path.with_extension("begun"));
+    let there = std::fs::metadata(path).is_ok_and(|about| about.len() > 0);
+    if begun.exists() && !there {
+        // SQLite would take it for a new one.
+        return Err(Exit::Journal(format!(
+            "the journal {} is gone or empty, although there was one: {} says so. {REMEDY}",
+            path.display(),
+            begun.display()
+        )));
+    }
     let opened = match open(path, node, bounds) {
         Err(Exit::Failure(why)) if std::fs::remove_file(&room).is_ok() => {
             log::error!("{why}; the room kept for this is used now");
@@ -83,6 +92,9 @@ pub(crate) fn open_with_room(path: &Path, node: NodeId, bounds: Bounds) -> Resul
     }?;
     if let Err(err) = durable::reserve(&room, ROOM_BYTES) {
         log::warn!(error:% = err; "No room could be kept for a start on a full disk");
+    }
+    if let Err(err) = durable::create_first(&begun, b"") {
+        log::warn!(error:% = err; "That there is a journal could not be noted");
     }
     Ok(opened)
 }

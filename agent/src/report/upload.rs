@@ -100,6 +100,13 @@ impl Uploader {
                 NotPut::Failed(format!("the spool cannot be read: {err}"))
             }
         })?;
+        let there = file.metadata().await.map_or(upload.bytes, |about| about.len());
+        if there != upload.bytes {
+            return Err(NotPut::Lost(format!(
+                "the output was damaged on this node: {there} bytes are left of {}",
+                upload.bytes
+            )));
+        }
         let mut request = client.put(url);
         for (name, value) in headers
             .iter()
