@@ -4,6 +4,7 @@
 //! never run again; it is answered by telling its present stage once more.
 
 mod invocation;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use muster_shared::{ids::ExecutionId, status::Status, time::Timestamp, wire::Act
 use crate::outcome::{Ended, Outcome, Output};
 use invocation::{Invocation, Lane};
 pub(crate) use invocation::{Reported, Stage};
+use queue::{Crowded, Place};
 
 /// A row of the journal.
 #[derive(Clone, Debug)]
@@ -209,6 +211,10 @@ pub(crate) struct Session {
     /// Taken and not started, in the order of arrival.
     waiting: VecDeque<ExecutionId>,
     running: BTreeMap<ExecutionId, Lane>,
+    /// Of what waits and what runs.
+    turns: BTreeMap<ExecutionId, u64>,
+    /// The highest turn that anything was started in.
+    present_turn: u64,
     /// Ends that are told, and whose output is still to be brought.
     outputs: BTreeMap<ExecutionId, Outstanding>,
     output_bounds: OutputBounds,
@@ -237,6 +243,8 @@ impl Session {
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
+            turns: BTreeMap::new(),
+            present_turn: 0,
         }
     }
 
@@ -251,6 +259,7 @@ impl Session {
             match (&invocation.stage, past) {
                 (Stage::Ended(_), _) => {}
                 (Stage::Started, Some(Past::Running)) => {
+                    self.turns.insert(id, self.turn_of(lane));
                     self.running.insert(id, lane);
                     if invocation.cancel_asked {
                         decision.effects.push(Effect::Stop { execution: id });
@@ -266,6 +275,7 @@ impl Session {
                 }
                 (Stage::Started, Some(Past::NeverRan) | None) | (Stage::Taken, _) => {
                     invocation.stage = Stage::Taken;
+                    self.turns.insert(id, self.turn_of(lane));
                     self.waiting.push_back(id);
                 }
             }
@@ -372,29 +382,60 @@ impl Session {
         }
         let request: Arc<ActionRequest> = Arc::from(request);
         decision.facts.push(Fact::Taken(Arc::clone(&request)));
-        self.invocations.insert(
-            id,
-            Invocation {
-                request,
-                attempt: 0,
-                stage: Stage::Taken,
-                reported: Reported::Nothing,
-                posting: false,
-                cancel_asked: cancelled,
-                volatile: false,
-            },
+        let invocation = Invocation {
+            request,
+            attempt: 0,
+            stage: Stage::Taken,
+            reported: Reported::Nothing,
+            posting: false,
+            cancel_asked: cancelled,
+            volatile: false,
+        };
+        // Those before it that have expired are in nobody's way.
+        self.pump(now, decision);
+        let lane = invocation.lane();
+        let room = queue::room_for(
+            &lane,
+            &self
+                .places(self.waiting.iter().copied())
+                .iter()
+                .collect::<Vec<_>>(),
+            self.queue_max,
         );
+        self.turns.insert(id, self.turn_of(lane));
+        self.invocations.insert(id, invocation);
         self.waiting.push_back(id);
         if cancelled {
             return self.ended(id, Outcome::of(Ended::CancelledWaiting), decision);
         }
         self.pump(now, decision);
-        if self.waiting.len() > self.queue_max && self.waiting.back() == Some(&id) {
-            let why = format!("{} invocations wait already (queue_max)", self.queue_max);
-            self.ended(id, Outcome::refused("queue_full", why), decision);
-        } else {
-            self.post(id, decision);
+        match room {
+            Err(crowded) if self.waiting.back() == Some(&id) => {
+                let why = match crowded {
+                    Crowded::Queue(many) => format!("{many} invocations wait already (queue_max)"),
+                    Crowded::Line(many) => {
+                        format!("{many} invocations wait for the same already (three quarters of queue_max)")
+                    }
+                };
+                self.ended(id, Outcome::refused("queue_full", why), decision);
+            }
+            Ok(()) | Err(_) => self.post(id, decision),
         }
+    }
+
+    fn turn_of(&self, lane: Lane) -> u64 {
+        let running = self.running.keys().copied();
+        let others = self.places(running.chain(self.waiting.iter().copied()));
+        queue::turn_of(&lane, others.iter(), self.present_turn)
+    }
+
+    fn places(&self, ids: impl IntoIterator<Item = ExecutionId>) -> Vec<Place<Lane>> {
+        let place = |id: ExecutionId| {
+            let turn = self.turns.get(&id).copied().unwrap_or_default();
+            let lane = self.invocations.get(&id)?.lane();
+            Some(Place { lane, turn })
+        };
+        ids.into_iter().filter_map(place).collect()
     }
 
     /// Control asks for what it should have been told: it lost the news, or they have crossed.
@@ -421,8 +462,7 @@ impl Session {
         if held >= UNTAKEN_MAX {
             // Control asks again.
             self.invocations.remove(&id);
-            self.running.remove(&id);
-            self.waiting.retain(|waiting| *waiting != id);
+            self.forget_turn(id);
             return;
         }
         let Some(invocation) = self.invocations.get_mut(&id) else {
@@ -470,10 +510,8 @@ impl Session {
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
         };
-        self.running.remove(&id);
-        self.waiting.retain(|waiting| *waiting != id);
         if matches!(invocation.stage, Stage::Ended(_)) {
-            return;
+            return self.forget_turn(id);
         }
         let outcome = invocation.judged(outcome);
         if !invocation.volatile {
@@ -483,7 +521,14 @@ impl Session {
             });
         }
         invocation.stage = Stage::Ended(outcome);
+        self.forget_turn(id);
         self.post(id, decision);
+    }
+
+    fn forget_turn(&mut self, id: ExecutionId) {
+        self.running.remove(&id);
+        self.waiting.retain(|waiting| *waiting != id);
+        self.turns.remove(&id);
     }
 
     fn delivered(
@@ -615,19 +660,19 @@ impl Session {
     /// Ends what waited too long, then starts what may start.
     fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
         for id in self.waiting.clone() {
-            let Some(invocation) = self.invocations.get_mut(&id) else {
-                continue;
-            };
-            if invocation.request.deadline() <= now {
+            let late = self
+                .invocations
+                .get(&id)
+                .is_some_and(|waiting| waiting.request.deadline() <= now);
+            if late {
                 self.ended(id, Outcome::of(Ended::Expired), decision);
-                continue;
             }
+        }
+        while let Some(id) = self.next_in_turn() {
+            let Some(invocation) = self.invocations.get_mut(&id) else {
+                return;
+            };
             let lane = invocation.lane();
-            let lane_free =
-                lane == Lane::ReadOnly || !self.running.values().any(|other| *other == Lane::Serial);
-            if self.running.len() >= self.running_max || !lane_free {
-                continue;
-            }
             invocation.attempt += 1;
             invocation.stage = Stage::Started;
             if !invocation.volatile {
@@ -639,8 +684,18 @@ impl Session {
             decision.effects.push(start(invocation));
             self.running.insert(id, lane);
             self.waiting.retain(|waiting| *waiting != id);
+            let turn = self.turns.get(&id).copied().unwrap_or_default();
+            self.present_turn = self.present_turn.max(turn);
             self.post(id, decision);
         }
+    }
+
+    fn next_in_turn(&self) -> Option<ExecutionId> {
+        let waiting = self.places(self.waiting.iter().copied());
+        let running = self.places(self.running.keys().copied());
+        let (waiting, running): (Vec<_>, Vec<_>) = (waiting.iter().collect(), running.iter().collect());
+        let at = queue::next(&waiting, &running, self.running_max)?;
+        self.waiting.get(at).copied()
     }
 
     /// One callback at a time per invocation: their order is their meaning.

@@ -7,7 +7,7 @@ use muster_shared::{
     wire::{ActionKind, ActionRequest},
 };
 
-use super::Recorded;
+use super::{Recorded, queue::Line};
 use crate::outcome::{Ended, Outcome};
 
 /// How far an invocation is on this node.
@@ -58,6 +58,16 @@ impl Reported {
 pub(super) enum Lane {
     ReadOnly,
     Serial,
+}
+
+impl Line for Lane {
+    fn runs_beside(&self, other: &Self) -> bool {
+        matches!(self, Self::ReadOnly) || matches!(other, Self::ReadOnly)
+    }
+
+    fn only_reads(&self) -> bool {
+        matches!(self, Self::ReadOnly)
+    }
 }
 
 #[derive(Debug)]

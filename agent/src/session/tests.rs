@@ -247,7 +247,8 @@ fn hooks_run_one_at_a_time_in_the_order_of_arrival_and_builtins_beside_them() {
 
 #[test]
 fn builtins_are_bounded_too() {
-    let mut tried = Tried(Session::new(2, 8, outputs(100, 100)));
+    // The third place is for what changes something.
+    let mut tried = Tried(Session::new(3, 8, outputs(100, 100)));
     let _ = tried.0.handle(new(builtin(1)), at(0));
     let _ = tried.0.handle(new(builtin(2)), at(0));
     tried.expect(new(builtin(3)), "taken 3 | post 3 ack");
@@ -382,7 +383,7 @@ fn after_a_restart_what_never_ran_gets_another_attempt_and_what_ended_does_not()
                 Some(Past::NeverRan),
             ),
         ],
-        "ended 1 failed, started 2.2, ended 3 timeout | start 2.2, post 2 started, post 3 timeout, post 1 failed",
+        "ended 1 failed, ended 3 timeout, started 2.2 | post 3 timeout, start 2.2, post 2 started, post 1 failed",
     );
 }
 
