@@ -20,8 +20,8 @@ const WITHOUT: &str = "MUSTER_STORIES_WITHOUT_MOUNT";
 /// `before` was done there.
 async fn start_on(node: &mut Node, size: &str, before: &str) {
     let kept = node.dir.join("kept");
-    fs::rename(&node.state, &kept).unwrap();
-    fs::create_dir(&node.state).unwrap();
+    fs::rename(&node.state, &kept).expect("the directory is the story's own");
+    fs::create_dir(&node.state).expect("the directory is the story's own");
     let script = "mount -t tmpfs -o mode=700,size=\"$1\" none \"$2\" && cp -a \"$3/.\" \"$2\" && cd \"$2\" || exit; \
                   eval \"$4\"; cd / && shift 4 && exec \"$@\"";
     let state = node.state.clone();
@@ -44,27 +44,28 @@ async fn start_on(node: &mut Node, size: &str, before: &str) {
 /// The state directory as the daemon sees it.
 fn seen(node: &mut Node) -> PathBuf {
     let pid = node.daemon().pid();
-    PathBuf::from(format!("/proc/{pid}/root")).join(node.state.strip_prefix("/").unwrap())
+    PathBuf::from(format!("/proc/{pid}/root")).join(node.state.strip_prefix("/").expect("it is absolute"))
 }
 
 /// Fills the disk but for `left` bytes.
 fn fill(node: &mut Node, left: usize) {
     let filler = seen(node).join("filler");
-    let mut file = File::create(&filler).unwrap();
+    let mut file = File::create(&filler).expect("the file is there");
     while file.write_all(&[0; 4096]).is_ok() {}
-    let full = file.metadata().unwrap().len();
-    file.set_len(full - left as u64).unwrap();
+    let full = file.metadata().expect("the file is there").len();
+    file.set_len(full - left as u64).expect("the file is there");
 }
 
 fn give_back(node: &mut Node) {
-    fs::remove_file(seen(node).join("filler")).unwrap();
+    fs::remove_file(seen(node).join("filler")).expect("the directory is the story's own");
 }
 
 fn sound(node: &mut Node) {
-    let journal = rusqlite::Connection::open(seen(node).join("journal.db")).unwrap();
+    let journal =
+        rusqlite::Connection::open(seen(node).join("journal.db")).expect("the journal can be opened");
     let verdict: String = journal
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .unwrap();
+        .expect("the journal can be read");
     assert_eq!(verdict, "ok");
 }
 

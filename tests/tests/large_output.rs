@@ -34,7 +34,8 @@ fn peak_kib(status: &str) -> u64 {
 }
 
 fn peaks(node: &mut Node) -> [u64; 2] {
-    let of_daemon = std::fs::read_to_string(format!("/proc/{}/status", node.daemon().pid())).unwrap();
+    let of_daemon =
+        std::fs::read_to_string(format!("/proc/{}/status", node.daemon().pid())).expect("the process lives");
     [peak_kib(&of_daemon), peak_kib(&node.trace("supervisor"))]
 }
 

@@ -94,10 +94,11 @@ async fn one_result(world: &World, settled: &Execution) {
 }
 
 fn sound(node: &Node, stops: BTreeSet<String>) -> BTreeSet<String> {
-    let journal = rusqlite::Connection::open(node.state.join("journal.db")).unwrap();
+    let journal =
+        rusqlite::Connection::open(node.state.join("journal.db")).expect("the journal can be opened");
     let verdict: String = journal
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .unwrap();
+        .expect("the journal can be read");
     assert_eq!(verdict, "ok");
     let open: i64 = journal
         .query_row(
@@ -105,7 +106,7 @@ fn sound(node: &Node, stops: BTreeSet<String>) -> BTreeSet<String> {
             [],
             |row| row.get(0),
         )
-        .unwrap();
+        .expect("the journal can be read");
     assert_eq!(open, 0, "the journal owes something");
     stops
 }

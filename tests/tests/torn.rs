@@ -190,7 +190,7 @@ async fn ended_meanwhile(
     })
     .await;
     node.kill9();
-    fs::write(node.dir.join("go"), "").unwrap();
+    fs::write(node.dir.join("go"), "").expect("the directory is the story's own");
     let run = node.state.join("runs").join(format!("{}-1", sent.id));
     until("it has ended", async || {
         run.join("exit.json").exists().then_some(())
@@ -204,8 +204,9 @@ async fn ended_meanwhile(
 }
 
 fn halve(file: &Path) {
-    let file = File::options().write(true).open(file).unwrap();
-    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    let file = File::options().write(true).open(file).expect("the file is there");
+    file.set_len(file.metadata().expect("the file is there").len() / 2)
+        .expect("the file is there");
 }
 
 #[tokio::test(flavor = "multi_thread")]
