@@ -15,9 +15,11 @@ use crate::{
     enroll::machine::FACTS_MAX,
     exit::Exit,
     hooks::SizesMax,
+    journal::Bounds,
     limits::{Limits as HookLimits, MEMORY_BYTES_MIN, PIDS_MIN},
     policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
     reach::{Reach, settings::RawControl},
+    session::OutputBounds,
 };
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
@@ -46,10 +48,13 @@ struct RawConfig {
     backoff_min_ms: Option<u64>,
     retry_after_max_seconds: Option<u64>,
     journal_keep_days: Option<u64>,
+    journal_rows_max: Option<u64>,
+    journal_bytes_max: Option<u64>,
     output_wait_seconds: Option<u64>,
     output_retry_seconds: Option<u64>,
     output_keep_days: Option<u64>,
     output_spool_bytes_max: Option<u64>,
+    output_spool_count_max: Option<u64>,
     #[serde(default)]
     labels: Labels,
     #[serde(default)]
@@ -88,10 +93,13 @@ impl RawConfig {
             backoff_max_seconds: later.backoff_max_seconds.or(self.backoff_max_seconds),
             retry_after_max_seconds: later.retry_after_max_seconds.or(self.retry_after_max_seconds),
             journal_keep_days: later.journal_keep_days.or(self.journal_keep_days),
+            journal_rows_max: later.journal_rows_max.or(self.journal_rows_max),
+            journal_bytes_max: later.journal_bytes_max.or(self.journal_bytes_max),
             output_wait_seconds: later.output_wait_seconds.or(self.output_wait_seconds),
             output_retry_seconds: later.output_retry_seconds.or(self.output_retry_seconds),
             output_keep_days: later.output_keep_days.or(self.output_keep_days),
             output_spool_bytes_max: later.output_spool_bytes_max.or(self.output_spool_bytes_max),
+            output_spool_count_max: later.output_spool_count_max.or(self.output_spool_count_max),
             labels: self.labels.into_iter().chain(later.labels).collect(),
             readable_paths: [self.readable_paths, later.readable_paths].concat(),
             control: self.control.then(later.control),
@@ -166,14 +174,16 @@ pub(crate) struct Limits {
     pub(crate) backoff: backoff::Bounds,
     /// How long past its expiry a delivered invocation is remembered.
     pub(crate) journal_keep: Duration,
+    /// How many of them, and in how much room.
+    pub(crate) journal: Bounds,
     /// How long an end may wait for its output to be uploaded before it is told without it.
     pub(crate) output_wait: Duration,
     /// The longest wait before an output whose end was told is tried again.
     pub(crate) output_retry: Duration,
     /// How long such an output is kept and tried.
     pub(crate) output_keep: Duration,
-    /// How much all of them may take; past it the oldest go.
-    pub(crate) output_spool_bytes_max: u64,
+    /// How much all of them may take, and how many there may be; past it the oldest go.
+    pub(crate) outputs: OutputBounds,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -251,6 +261,14 @@ impl Config {
                 old.limits.backoff.asked_max != limits.backoff.asked_max,
             ),
             ("control", old.control != new.control),
+            (
+                "journal_rows_max",
+                old.limits.journal.rows_max != limits.journal.rows_max,
+            ),
+            (
+                "journal_bytes_max",
+                old.limits.journal.bytes_max != limits.journal.bytes_max,
+            ),
         ];
         Ok(Reloaded {
             at_next_start: at_start
@@ -267,6 +285,7 @@ impl Config {
                     heartbeat: old.limits.heartbeat,
                     idle: old.limits.idle,
                     backoff: old.limits.backoff,
+                    journal: old.limits.journal,
                     ..new.limits
                 },
                 readable_paths: new.readable_paths,
@@ -376,13 +395,32 @@ fn limits(raw: &RawConfig, path: &Path) -> Result<Limits, ConfigError> {
             24 * 60 * 60,
         )?,
         output_keep: seconds("output_keep_days", raw.output_keep_days, 7, 0, 3650)? * (24 * 60 * 60),
-        output_spool_bytes_max: within(
-            "output_spool_bytes_max",
-            raw.output_spool_bytes_max,
-            1 << 30,
-            0,
-            1 << 40,
-        )?,
+        journal: Bounds {
+            rows_max: within("journal_rows_max", raw.journal_rows_max, 100_000, 100, 10_000_000)?,
+            bytes_max: within(
+                "journal_bytes_max",
+                raw.journal_bytes_max,
+                256 << 20,
+                1 << 20,
+                1 << 40,
+            )?,
+        },
+        outputs: OutputBounds {
+            bytes_max: within(
+                "output_spool_bytes_max",
+                raw.output_spool_bytes_max,
+                1 << 30,
+                0,
+                1 << 40,
+            )?,
+            count_max: count(
+                "output_spool_count_max",
+                raw.output_spool_count_max,
+                1000,
+                0,
+                100_000,
+            )?,
+        },
     })
 }
 

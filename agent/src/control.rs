@@ -14,7 +14,7 @@ use muster_shared::{
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{identity::Secret, instance::Instance, nsk::Nsk, reach::Reach, retry_after};
+use crate::{effect, identity::Secret, instance::Instance, nsk::Nsk, reach::Reach, retry_after};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Control may have to read a whole object back before it believes that it is there.
@@ -192,7 +192,9 @@ impl Control {
         } else {
             CALL_TIMEOUT
         };
-        self.call(request, callback, timeout).await
+        let answered = self.call(request, callback, timeout).await;
+        effect::done("a callback answered");
+        answered
     }
 
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {

@@ -7,6 +7,8 @@ use std::{
     path::Path,
 };
 
+use crate::effect;
+
 /// Writes a file that only its owner may read: its old content or its new, never a mixture, also after a power cut.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = sibling(path);
@@ -16,9 +18,14 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    if let Err(err) = file.write_all(bytes).and_then(|()| file.sync_all()) {
+        // Half a file helps nobody, least of all a disk that is full.
+        let _ = fs::remove_file(&temporary);
+        return Err(err);
+    }
+    effect::done("a file beside");
     fs::rename(&temporary, path)?;
+    effect::done("a rename");
     sync_parent(path)
 }
 
@@ -34,9 +41,12 @@ pub(crate) fn create_first(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         .truncate(true)
         .mode(0o600)
         .open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    let linked = fs::hard_link(&temporary, path);
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let linked = written.and_then(|()| {
+        effect::done("a file beside");
+        fs::hard_link(&temporary, path)
+    });
+    effect::done("a link");
     fs::remove_file(&temporary)?;
     match linked {
         Ok(()) => sync_parent(path).map(|()| true),
@@ -48,6 +58,7 @@ pub(crate) fn create_first(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 /// Creates a directory that only its owner may enter, with its parents.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    effect::done("a directory");
     sync_parent(path)
 }
 
@@ -56,6 +67,35 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
         Some(parent) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
         Some(parent) => File::open(parent)?.sync_all(),
         None => Ok(()),
+    }?;
+    effect::done("a synced directory");
+    Ok(())
+}
+
+/// Whether it failed for want of room: on the disk, or of what a quota gives.
+pub(crate) fn is_full(err: &io::Error) -> bool {
+    matches!(
+        err.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Takes room before it is needed. Where the file system cannot promise any there is nothing but hope.
+pub(crate) fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    let taken = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes);
+    match taken {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(file),
+        Err(err) => {
+            // An empty file holds no room, and its name would say that it did.
+            let _ = fs::remove_file(path);
+            Err(err.into())
+        }
     }
 }
 

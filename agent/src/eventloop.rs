@@ -26,10 +26,10 @@ use crate::{
     declare::{self, Declarer, Poke},
     exit::{self, Exit},
     heartbeat::{Binary, Heart},
-    hooks,
+    hooks::{self, catalog::Catalog},
     identity::Identity,
     instance::Instance,
-    journal::Journal,
+    journal::{Journal, JournalError},
     launch::Launcher,
     nsk::{KeyFiles, Nsk},
     outcome::Outcome,
@@ -154,10 +154,13 @@ impl Daemon {
             .await
             .map_err(|err| broken(err.into()))?
             .map_err(broken)?;
-        let first = declare::scan(Arc::clone(&config), &journal, &clock, DetectedBy::StartupScan)
-            .await
-            .map_err(|err| Exit::Journal(exit::chain(&err)))?;
         let (pokes, poked) = mpsc::channel(16);
+        let scanned = declare::scan(Arc::clone(&config), &journal, &clock, DetectedBy::StartupScan).await;
+        let first = scanned.unwrap_or_else(|err| {
+            // A disk that is full keeps the baselines of new hooks out of the journal, and nobody from looking around.
+            let _ = pokes.try_send(Poke::Rescan);
+            Catalog::unknown(format!("the hooks could not be compared: {}", exit::chain(&err)))
+        });
         let (catalog, catalog_seen) = watch::channel(Arc::new(first));
         let (measured, clock_measured) = oneshot::channel();
         log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
@@ -219,7 +222,7 @@ impl Daemon {
             session: Session::new(
                 config.limits.running_max,
                 config.limits.queue_max,
-                config.limits.output_spool_bytes_max,
+                config.limits.outputs,
             ),
             config,
             settings,
@@ -278,7 +281,8 @@ impl Daemon {
         self.config = Arc::new(config);
         self.settings.send_replace(Arc::clone(&self.config));
         let limits = &self.config.limits;
-        self.session.set_limits(limits.running_max, limits.queue_max);
+        self.session
+            .set_limits(limits.running_max, limits.queue_max, limits.outputs);
         // Both what there is and what is allowed of it may be another now; a full channel has a poke on its way.
         let _ = self.pokes.try_send(Poke::Rescan);
         let _ = self.pokes.try_send(Poke::Declare);
@@ -403,6 +407,10 @@ impl Daemon {
             let settled = false;
             return Some(Input::CancelAsked { execution, settled });
         }
+        if self.backlog.cancels(execution) {
+            // It waits for the journal already.
+            return None;
+        }
         match self.journal.ask(move |store| store.find(execution)).await {
             Ok(recorded) => Some(Input::CancelAsked {
                 execution,
@@ -444,20 +452,30 @@ impl Daemon {
     async fn perform(&mut self, decision: Decision) {
         self.backlog.facts.extend(decision.facts);
         self.backlog.effects.extend(decision.effects);
-        if !self.backlog.facts.is_empty() {
-            let (facts, now) = (self.backlog.facts.clone(), self.clock.now());
-            if let Err(err) = self.journal.ask(move |store| store.record(&facts, now)).await {
-                let why = exit::chain(&err);
-                log::error!(error = why, facts = self.backlog.facts.len(); "The journal could not be written");
+        if let Err(err) = self.write_backlog().await {
+            self.do_without_journal(&err);
+            // There may be room for the rest: what is new is the larger part, and all that its own limits keep out.
+            if self.write_backlog().await.is_err() {
                 self.retry_at = Some(Instant::now() + JOURNAL_RETRY);
-                self.do_without_journal(&why);
-                self.stop_all_the_same();
-                return;
+                return self.stop_all_the_same();
             }
         }
         self.retry_at = None;
         let backlog = std::mem::take(&mut self.backlog);
         backlog.effects.into_iter().for_each(|effect| self.start(effect));
+    }
+
+    async fn write_backlog(&self) -> Result<(), JournalError> {
+        if self.backlog.facts.is_empty() {
+            return Ok(());
+        }
+        let (facts, now) = (self.backlog.facts.clone(), self.clock.now());
+        let written = self.journal.ask(move |store| store.record(&facts, now)).await;
+        written.inspect_err(|err| {
+            let code = err.code();
+            log::error!(code, error = exit::chain(err), facts = self.backlog.facts.len();
+                "The journal could not be written");
+        })
     }
 
     /// What runs may be what fills the disk. Should this daemon die before the journal knows, control asks again.
@@ -470,7 +488,7 @@ impl Daemon {
     }
 
     /// What was about to be taken is answered from memory; everything else keeps waiting for the journal.
-    fn do_without_journal(&mut self, why: &str) {
+    fn do_without_journal(&mut self, err: &JournalError) {
         let taken = |fact: &Fact| match fact {
             Fact::Taken(request) => Some(request.execution_id),
             Fact::Started { .. }
@@ -490,7 +508,8 @@ impl Daemon {
         for execution in untaken {
             let input = Input::Untaken {
                 execution,
-                why: why.to_owned(),
+                code: err.code(),
+                why: exit::chain(err),
             };
             let decision = self.session.handle(input, self.clock.now());
             let (now, later): (Vec<_>, Vec<_>) = decision

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -170,6 +170,22 @@ fn unreadable(path: &Path, err: &io::Error) -> Exit {
     Exit::Failure(format!("{} cannot be read: {err}", path.display()))
 }
 
+/// For whoever finds it locked. It is the lock that counts, so a disk too full for this stops nobody.
+fn say_who(file: &File) {
+    let _ = file.set_len(0);
+    let _ = file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0);
+}
+
+/// As it said of itself; a supervisor that has just been started may hold it for its daemon.
+fn holder(file: &File) -> String {
+    let mut said = [0; 16];
+    let count = file.read_at(&mut said, 0).unwrap_or(0);
+    match String::from_utf8_lossy(&said[..count]).trim().parse::<u32>() {
+        Ok(pid) => format!(" (pid {pid})"),
+        Err(_) => String::new(),
+    }
+}
+
 /// Held for as long as a process works in the state directory.
 pub(crate) struct StateLock {
     _file: File,
@@ -184,24 +200,31 @@ impl StateLock {
             ))
         };
         durable::private_dir(state_dir).map_err(failed)?;
+        let path = state_dir.join("lock");
         let file = OpenOptions::new()
+            .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(state_dir.join("lock"))
+            .open(&path)
             .map_err(failed)?;
         let give_up = Instant::now() + LOCK_WAIT;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Self { _file: file }),
+                Ok(()) => {
+                    say_who(&file);
+                    return Ok(Self { _file: file });
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < give_up => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(Exit::StateInUse(format!(
-                        "another musterd works in {}: one state directory serves one daemon",
-                        state_dir.display()
+                        "another musterd{} works in {} and holds {}: one state directory serves one daemon",
+                        holder(&file),
+                        state_dir.display(),
+                        path.display()
                     )));
                 }
                 Err(err) => return Err(failed(err.into())),

@@ -34,6 +34,52 @@ pub(crate) enum JournalError {
     },
     #[error("the journal gave no answer")]
     NoAnswer,
+    /// Everything in it has still to be told to control, or could still be asked for again.
+    #[error(
+        "the journal holds {has} {unit} and may hold no more than {max} ({limit}), of which none may be forgotten yet"
+    )]
+    Full {
+        limit: &'static str,
+        unit: &'static str,
+        has: u64,
+        max: u64,
+    },
+}
+
+impl JournalError {
+    /// The reason code of what is refused because of it.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Full { .. } => "journal_full",
+            Self::Database(err) if is_full(err) => "disk_full",
+            Self::Database(_) | Self::Corrupt { .. } | Self::NoAnswer => "journal_unavailable",
+        }
+    }
+}
+
+/// The disk, not the journal.
+fn is_full(err: &rusqlite::Error) -> bool {
+    // The file that the readers of the write-ahead log share could not grow; there is no other reason for that.
+    const SHARED_MEMORY_CANNOT_GROW: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+    err.sqlite_error().is_some_and(|err| {
+        err.code == rusqlite::ErrorCode::DiskFull || err.extended_code == SHARED_MEMORY_CANNOT_GROW
+    })
+}
+
+/// How much of what is settled is remembered. What control has still to be told, and what could be asked for again, is
+/// never forgotten: past the limits nothing new is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) rows_max: u64,
+    pub(crate) bytes_max: u64,
+}
+
+#[cfg(test)]
+impl Bounds {
+    pub(crate) const WIDE: Self = Self {
+        rows_max: 1000,
+        bytes_max: 1 << 30,
+    };
 }
 
 type Work = Box<dyn FnOnce(&mut Store) + Send>;
@@ -44,8 +90,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn open(state_dir: &Path, node: NodeId) -> Result<Self, Exit> {
-        let mut store = schema::open(&state_dir.join("journal.db"), node)?;
+    pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<Self, Exit> {
+        let mut store = schema::open_with_room(&state_dir.join("journal.db"), node, bounds)?;
         let (work, queue) = mpsc::channel::<Work>();
         thread::Builder::new()
             .name("journal".to_owned())
@@ -71,7 +117,14 @@ impl Journal {
     }
 
     pub(crate) async fn prune(&self, before: Timestamp) -> Result<usize, JournalError> {
-        self.ask(move |store| store.prune(before)).await
+        let mut forgotten = 0;
+        loop {
+            let batch = self.ask(move |store| store.prune(before)).await?;
+            forgotten += batch;
+            if batch < store::PRUNE_BATCH as usize {
+                return Ok(forgotten);
+            }
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use crate::{
     cgroup::Cgroup,
     config::LauncherChoice,
+    effect,
     exit::Exit,
     outcome::{Ended, Outcome},
     procfs,
@@ -116,7 +117,11 @@ impl Launcher {
         let (dir, written) = (RunDir::at(run.path().to_owned()), spec.clone());
         let complaint = spawn_blocking(move || {
             dir.create()?;
-            dir.write_spec(&written)?;
+            if let Err(err) = dir.write_spec(&written) {
+                // Nothing has been started that could need it, and on a full disk others do.
+                let _ = dir.remove();
+                return Err(err);
+            }
             fs::File::create(dir.complaint())
         })
         .await??;
@@ -145,11 +150,13 @@ fn start_in_session(run: &Path, hook: Option<OwnedFd>, complaint: fs::File) -> i
         .arg("supervise")
         .arg(run)
         .env_clear()
+        .envs(effect::for_supervisor())
         .current_dir("/")
         .stdin(hook.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::null())
         .stderr(complaint)
         .spawn()?;
+    effect::done("the supervisor spawned");
     let opened = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)

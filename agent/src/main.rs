@@ -11,6 +11,7 @@ mod config;
 mod control;
 mod declare;
 mod durable;
+mod effect;
 mod enroll;
 mod eventloop;
 mod exit;
@@ -70,7 +71,7 @@ fn run(args: args::RunArgs) -> Result<(), Exit> {
     let config = config::Config::load(args)?;
     let lock = identity::StateLock::take(&config.state_dir)?;
     let identity = identity::Identity::load(&config.state_dir)?;
-    let journal = journal::Journal::open(&config.state_dir, identity.node_id)?;
+    let journal = journal::Journal::open(&config.state_dir, identity.node_id, config.limits.journal)?;
     let instance = instance::Instance::begin(&config.state_dir)?;
     let runtime = runtime()?;
     let stopped = runtime.block_on(eventloop::run(config, identity, instance, journal));

@@ -13,6 +13,7 @@ use std::{
 };
 
 use muster_shared::{
+    ids::Digest,
     status::Status,
     wire::{
         Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX, INLINE_OUTPUT_BYTES_MAX,
@@ -162,17 +163,18 @@ impl Reporter {
                         sha256: *sha256,
                     });
                 }
-                self.read_small(&file).await
+                self.read_small(&file, *sha256).await
             }
         }
     }
 
     /// Only what is not there is lost. Whatever else is in the way may pass.
-    async fn read_small(&self, file: &Path) -> Delivery {
+    async fn read_small(&self, file: &Path, sha256: Digest) -> Delivery {
         let mut backoff = Backoff::new(self.backoff);
         for tries in 1.. {
             match tokio::fs::read(file).await {
-                Ok(bytes) => return Delivery::Inline(Base64(bytes)),
+                Ok(bytes) if Digest::of(&bytes) == sha256 => return Delivery::Inline(Base64(bytes)),
+                Ok(_other) => return Delivery::Lost("the output was damaged on this node".to_owned()),
                 Err(err) if err.kind() == io::ErrorKind::NotFound || tries == READS_MAX => {
                     return Delivery::Lost(format!("the output cannot be read on this node: {err}"));
                 }
@@ -247,7 +249,7 @@ impl Reporter {
                     },
                     () = sleep_until(keep_until) => "it was kept here for as long as output_keep_days says".to_owned(),
                     _ = given_up.wait_for(|given_up| *given_up) => {
-                        "it made room for newer ones (output_spool_bytes_max)".to_owned()
+                        "it made room for newer ones (output_spool_bytes_max, output_spool_count_max)".to_owned()
                     }
                 }
             }

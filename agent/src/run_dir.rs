@@ -7,7 +7,7 @@
 //! record and no live process means that the hook may have run, so it is reported as lost and not run again.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::fd::OwnedFd,
@@ -17,6 +17,7 @@ use std::{
 
 use muster_shared::{
     ids::{ActionName, Digest, ExecutionId, NodeId},
+    time::Timestamp,
     wire::{Base64, Parameters},
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    durable,
+    durable, effect,
     limits::Limits,
     outcome::{Ended, Outcome, Output},
     procfs,
@@ -194,7 +195,9 @@ impl RunDir {
         durable::private_dir(&self.0)
     }
 
+    /// The room for what comes after is taken first: on a full disk nothing is even begun.
     pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
+        drop(self.reserve_record()?);
         durable::write(&self.parameters(), &serde_json::to_vec(&spec.parameters)?)?;
         durable::write(&self.spec(), &serde_json::to_vec(spec)?)
     }
@@ -226,21 +229,33 @@ impl RunDir {
     pub(crate) fn reserve_record(&self) -> io::Result<File> {
         const RECORD_BYTES: u64 = 4096;
         const JOURNAL_BYTES: u64 = 256 * 1024;
-        reserved(&self.room(), JOURNAL_BYTES)?;
-        reserved(&self.0.join("exit.json.tmp"), RECORD_BYTES)
+        drop(durable::reserve(&self.room(), JOURNAL_BYTES)?);
+        let record = durable::reserve(&self.0.join("exit.json.tmp"), RECORD_BYTES)?;
+        effect::done("room for the record");
+        Ok(record)
     }
 
     fn room(&self) -> PathBuf {
         self.0.join("room")
     }
 
+    /// One that is given already is as good.
+    fn give_room(&self) -> io::Result<()> {
+        match fs::remove_file(self.room()) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
     pub(crate) fn write_record(&self, mut reserved: File, outcome: &Outcome) -> io::Result<()> {
-        fs::remove_file(self.room())?;
+        self.give_room()?;
         let bytes = serde_json::to_vec(outcome)?;
         io::Write::write_all(&mut reserved, &bytes)?;
         reserved.set_len(bytes.len() as u64)?;
         reserved.sync_all()?;
+        effect::done("the record beside");
         fs::rename(self.0.join("exit.json.tmp"), self.exit())?;
+        effect::done("the record");
         durable::sync_parent(&self.exit())
     }
 
@@ -266,8 +281,7 @@ impl RunDir {
         let claim = match self.read_claim()? {
             Some(claim) => claim,
             None => {
-                self.create()?;
-                if self.take_claim(&Claim::Daemon)? {
+                if self.take_claim_at_last()? {
                     return Ok(Found::NeverRan);
                 }
                 self.read_claim()?
@@ -316,12 +330,26 @@ impl RunDir {
         }
     }
 
+    /// Nobody else wants it any more. Where the disk is full, what the attempt had reserved is room enough.
+    fn take_claim_at_last(&self) -> io::Result<bool> {
+        self.create()?;
+        match self.take_claim(&Claim::Daemon) {
+            Err(err) if durable::is_full(&err) => {
+                self.give_room()?;
+                self.take_claim(&Claim::Daemon)
+            }
+            taken => taken,
+        }
+    }
+
     /// The run is told and its directory of no more use. One that is gone already is as good.
     pub(crate) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.0) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            done => done?,
         }
+        effect::done("a run directory removed");
+        Ok(())
     }
 }
 
@@ -336,36 +364,43 @@ fn rebooted(before: &str, now: &str) -> Outcome {
     }
 }
 
-fn reserved(path: &Path, bytes: u64) -> io::Result<File> {
-    let file = File::create(path)?;
-    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(file),
-        Err(err) => Err(err.into()),
-    }
-}
-
 pub(crate) fn runs_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("runs")
 }
 
-/// Removes every run directory whose execution is not in `kept`.
-pub(crate) fn sweep(runs: &Path, kept: &BTreeSet<String>) -> io::Result<()> {
+/// A directory of an attempt that lies there from before.
+pub(crate) struct Old {
+    pub(crate) execution: ExecutionId,
+    pub(crate) run: RunDir,
+    /// When something last appeared in it or went.
+    pub(crate) changed: Timestamp,
+}
+
+pub(crate) fn old_runs(runs: &Path) -> io::Result<Vec<Old>> {
     let entries = match fs::read_dir(runs) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
+    let mut old = Vec::new();
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let execution = name
-            .to_str()
-            .and_then(|name| name.rsplit_once('-'))
-            .map(|(execution, _)| execution);
-        if execution.is_some_and(|execution| !kept.contains(execution)) {
-            fs::remove_dir_all(entry.path())?;
+        let attempt = name.to_str().and_then(|name| name.rsplit_once('-'));
+        if let Some(Ok(execution)) = attempt.map(|(execution, _)| execution.parse()) {
+            let since = entry
+                .metadata()?
+                .modified()?
+                .duration_since(std::time::UNIX_EPOCH);
+            let changed = Timestamp::from_millis(0).plus(since.unwrap_or_default());
+            let run = RunDir(entry.path());
+            old.push(Old {
+                execution,
+                run,
+                changed,
+            });
         }
     }
-    Ok(())
+    Ok(old)
 }
 
 /// Opened before its start time is compared: from then on the descriptor cannot come to mean another process.

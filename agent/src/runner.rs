@@ -322,6 +322,7 @@ impl Runner {
                 launch::clear(&run).await;
                 let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
                 let said = said.map_or_else(String::new, |said| format!(": {said}"));
+                let code = if durable::is_full(err) { "disk_full" } else { code };
                 Err(Outcome::refused(
                     code,
                     format!("its supervisor could not be started: {err}{said}"),
@@ -366,7 +367,7 @@ impl Runner {
             .journal
             .ask(move |store| catalog::judge(store, &name, observed, now, DetectedBy::PreDispatch))
             .await
-            .map_err(|err| Outcome::refused("journal_unavailable", crate::exit::chain(&err)))?;
+            .map_err(|err| Outcome::refused(err.code(), crate::exit::chain(&err)))?;
         let why = match (Verdict::of(Some(baseline), observed), request.hook_digest) {
             (Verdict::Drift | Verdict::Uncatalogued, _) => {
                 // A lost hint is made up for by the next look at the directory.
@@ -393,7 +394,16 @@ impl Runner {
         spawn_blocking(move || run.examine(&boot_id)).await?
     }
 
+    /// An attempt that the journal has forgotten may run still, under the supervisor that has its claim. The one that was
+    /// started just now has left it alone.
+    async fn outlive(&self, run: &RunDir, stop_asked: &StopAsked) {
+        if let Ok(Found::Running(other)) = self.examine(run).await {
+            wait_for(run, other, stop_asked.clone()).await;
+        }
+    }
+
     async fn result_of(&self, run: RunDir, stop_asked: &StopAsked) -> Outcome {
+        self.outlive(&run, stop_asked).await;
         let stopped = *stop_asked.borrow();
         match self.examine(&run).await {
             Ok(Found::NeverRan) => {

@@ -4,6 +4,7 @@
 //! never run again; it is answered by telling its present stage once more.
 
 mod invocation;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use crate::{
 };
 use invocation::Invocation;
 pub(crate) use invocation::{Reported, Stage};
+use queue::{Crowded, Place};
 
 /// A row of the journal.
 #[derive(Clone, Debug)]
@@ -174,8 +176,12 @@ pub(crate) enum Input {
     },
     /// Control asks to cancel it. `settled` says that the journal knows it as settled long ago.
     CancelAsked { execution: ExecutionId, settled: bool },
-    /// The journal could not take it.
-    Untaken { execution: ExecutionId, why: String },
+    /// The journal could not take it: the reason code, and the reason in words.
+    Untaken {
+        execution: ExecutionId,
+        code: &'static str,
+        why: String,
+    },
     Ended {
         execution: ExecutionId,
         outcome: Outcome,
@@ -190,6 +196,9 @@ pub(crate) enum Input {
     /// Time has passed.
     Woken,
 }
+
+/// What the journal could not take and what control has not heard of yet: only memory holds it, so there is a bound.
+const UNTAKEN_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 #[must_use]
@@ -215,9 +224,20 @@ pub(crate) struct Session {
     running: BTreeMap<ExecutionId, Lane>,
     /// What each hook may run beside, as its manifest says.
     lanes: BTreeMap<String, Lane>,
+    /// Of what waits and what runs.
+    turns: BTreeMap<ExecutionId, u64>,
+    /// The highest turn that anything was started in.
+    present_turn: u64,
     /// Ends that are told, and whose output is still to be brought.
     outputs: BTreeMap<ExecutionId, Outstanding>,
-    output_spool_bytes_max: u64,
+    output_bounds: OutputBounds,
+}
+
+/// What may be kept here of outputs whose end is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputBounds {
+    pub(crate) bytes_max: u64,
+    pub(crate) count_max: usize,
 }
 
 struct Outstanding {
@@ -227,16 +247,18 @@ struct Outstanding {
 }
 
 impl Session {
-    pub(crate) const fn new(running_max: usize, queue_max: usize, output_spool_bytes_max: u64) -> Self {
+    pub(crate) const fn new(running_max: usize, queue_max: usize, output_bounds: OutputBounds) -> Self {
         Self {
             running_max,
             queue_max,
             outputs: BTreeMap::new(),
-            output_spool_bytes_max,
+            output_bounds,
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            turns: BTreeMap::new(),
+            present_turn: 0,
         }
     }
 
@@ -251,6 +273,7 @@ impl Session {
             match (&invocation.stage, past) {
                 (Stage::Ended(_), _) => {}
                 (Stage::Started, Some(Past::Running)) => {
+                    self.turns.insert(id, self.turn_of(&lane));
                     self.running.insert(id, lane);
                     if invocation.cancel_asked {
                         decision.effects.push(Effect::Stop { execution: id });
@@ -266,6 +289,7 @@ impl Session {
                 }
                 (Stage::Started, Some(Past::NeverRan) | None) | (Stage::Taken, _) => {
                     invocation.stage = Stage::Taken;
+                    self.turns.insert(id, self.turn_of(&lane));
                     self.waiting.push_back(id);
                 }
             }
@@ -297,8 +321,9 @@ impl Session {
         self.lanes = lanes;
     }
 
-    pub(crate) fn set_limits(&mut self, running_max: usize, queue_max: usize) {
+    pub(crate) fn set_limits(&mut self, running_max: usize, queue_max: usize, outputs: OutputBounds) {
         (self.running_max, self.queue_max) = (running_max, queue_max);
+        self.output_bounds = outputs;
     }
 
     fn lane_of(&self, request: &ActionRequest) -> Lane {
@@ -354,7 +379,7 @@ impl Session {
                     decision.facts.push(Fact::CancelAsked { execution });
                 }
             }
-            Input::Untaken { execution, why } => self.untaken(execution, &why, &mut decision),
+            Input::Untaken { execution, code, why } => self.untaken(execution, code, &why, &mut decision),
             Input::Ended { execution, outcome } => self.ended(execution, outcome, &mut decision),
             Input::Delivered {
                 execution,
@@ -396,19 +421,28 @@ impl Session {
         let lane = self.lane_of(&request);
         let request: Arc<ActionRequest> = Arc::from(request);
         decision.facts.push(Fact::Taken(Arc::clone(&request)));
-        self.invocations.insert(
-            id,
-            Invocation {
-                request,
-                lane,
-                attempt: 0,
-                stage: Stage::Taken,
-                reported: Reported::Nothing,
-                posting: false,
-                cancel_asked: cancelled,
-                volatile: false,
-            },
+        let invocation = Invocation {
+            request,
+            lane: lane.clone(),
+            attempt: 0,
+            stage: Stage::Taken,
+            reported: Reported::Nothing,
+            posting: false,
+            cancel_asked: cancelled,
+            volatile: false,
+        };
+        // Those before it that have expired are in nobody's way.
+        self.pump(now, decision);
+        let room = queue::room_for(
+            &lane,
+            &self
+                .places(self.waiting.iter().copied())
+                .iter()
+                .collect::<Vec<_>>(),
+            self.queue_max,
         );
+        self.turns.insert(id, self.turn_of(&lane));
+        self.invocations.insert(id, invocation);
         self.waiting.push_back(id);
         if cancelled {
             return self.ended(id, Outcome::of(Ended::CancelledWaiting), decision);
@@ -417,12 +451,33 @@ impl Session {
             return self.ended(id, Outcome::refused_by_policy(&rule), decision);
         }
         self.pump(now, decision);
-        if self.waiting.len() > self.queue_max && self.waiting.back() == Some(&id) {
-            let why = format!("{} invocations wait already (queue_max)", self.queue_max);
-            self.ended(id, Outcome::refused("queue_full", why), decision);
-        } else {
-            self.post(id, decision);
+        match room {
+            Err(crowded) if self.waiting.back() == Some(&id) => {
+                let why = match crowded {
+                    Crowded::Queue(many) => format!("{many} invocations wait already (queue_max)"),
+                    Crowded::Line(many) => {
+                        format!("{many} invocations wait for the same already (three quarters of queue_max)")
+                    }
+                };
+                self.ended(id, Outcome::refused("queue_full", why), decision);
+            }
+            Ok(()) | Err(_) => self.post(id, decision),
         }
+    }
+
+    fn turn_of(&self, lane: &Lane) -> u64 {
+        let running = self.running.keys().copied();
+        let others = self.places(running.chain(self.waiting.iter().copied()));
+        queue::turn_of(lane, others.iter(), self.present_turn)
+    }
+
+    fn places(&self, ids: impl IntoIterator<Item = ExecutionId>) -> Vec<Place<Lane>> {
+        let place = |id: ExecutionId| {
+            let turn = self.turns.get(&id).copied().unwrap_or_default();
+            let lane = self.invocations.get(&id)?.lane.clone();
+            Some(Place { lane, turn })
+        };
+        ids.into_iter().filter_map(place).collect()
     }
 
     /// Control asks for what it should have been told: it lost the news, or they have crossed.
@@ -444,23 +499,35 @@ impl Session {
     }
 
     /// What only looks may run all the same: nothing is lost if it runs again. What changes something may not.
-    fn untaken(&mut self, id: ExecutionId, why: &str, decision: &mut Decision) {
+    fn untaken(&mut self, id: ExecutionId, code: &str, why: &str, decision: &mut Decision) {
+        let held = self.invocations.values().filter(|other| other.volatile).count();
+        if held >= UNTAKEN_MAX {
+            // Control asks again.
+            self.invocations.remove(&id);
+            self.forget_turn(id);
+            return;
+        }
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
         };
         invocation.volatile = true;
         // What was to be posted was dropped together with the fact.
         invocation.posting = false;
-        match invocation.request.kind {
-            ActionKind::Builtin => {
+        let request = &invocation.request;
+        let changes = match request.kind {
+            ActionKind::Builtin => builtins::changes(request.action.as_str()),
+            ActionKind::Hook => true,
+        };
+        match changes {
+            false => {
                 if invocation.stage == Stage::Started {
                     decision.effects.push(start(invocation));
                 }
                 self.post(id, decision);
             }
-            ActionKind::Hook => {
+            true => {
                 let why = format!("the node could not write its journal: {why}");
-                self.ended(id, Outcome::refused("journal_unavailable", why), decision);
+                self.ended(id, Outcome::refused(code, why), decision);
                 // One that had ended before is told as it ended.
                 self.post(id, decision);
             }
@@ -490,10 +557,8 @@ impl Session {
         let Some(invocation) = self.invocations.get_mut(&id) else {
             return;
         };
-        self.running.remove(&id);
-        self.waiting.retain(|waiting| *waiting != id);
         if matches!(invocation.stage, Stage::Ended(_)) {
-            return;
+            return self.forget_turn(id);
         }
         let outcome = invocation.judged(outcome);
         if !invocation.volatile {
@@ -503,7 +568,14 @@ impl Session {
             });
         }
         invocation.stage = Stage::Ended(outcome);
+        self.forget_turn(id);
         self.post(id, decision);
+    }
+
+    fn forget_turn(&mut self, id: ExecutionId) {
+        self.running.remove(&id);
+        self.waiting.retain(|waiting| *waiting != id);
+        self.turns.remove(&id);
     }
 
     fn delivered(
@@ -617,12 +689,15 @@ impl Session {
             .filter(|(_, outstanding)| !outstanding.given_up)
             .collect();
         kept.sort_by_key(|(execution, outstanding)| (outstanding.output.since, **execution));
+        let OutputBounds { bytes_max, count_max } = self.output_bounds;
         let mut bytes: u64 = kept.iter().map(|(_, outstanding)| outstanding.output.bytes).sum();
+        let mut count = kept.len();
         for (execution, outstanding) in kept {
-            if bytes <= self.output_spool_bytes_max {
+            if bytes <= bytes_max && count <= count_max {
                 return;
             }
             bytes -= outstanding.output.bytes;
+            count -= 1;
             outstanding.given_up = true;
             let execution = *execution;
             decision.effects.push(Effect::GiveUp { execution });
@@ -632,25 +707,20 @@ impl Session {
     /// Ends what waited too long, then starts what may start: beside everything that runs, and past nothing that has
     /// waited longer for the same.
     fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
-        let mut ahead: Vec<Lane> = Vec::new();
         for id in self.waiting.clone() {
-            let Some(invocation) = self.invocations.get_mut(&id) else {
-                continue;
-            };
-            if invocation.request.deadline() <= now {
+            let late = self
+                .invocations
+                .get(&id)
+                .is_some_and(|waiting| waiting.request.deadline() <= now);
+            if late {
                 self.ended(id, Outcome::of(Ended::Expired), decision);
-                continue;
             }
+        }
+        while let Some(id) = self.next_in_turn() {
+            let Some(invocation) = self.invocations.get_mut(&id) else {
+                return;
+            };
             let lane = invocation.lane.clone();
-            let lane_free = self
-                .running
-                .values()
-                .chain(&ahead)
-                .all(|other| lane.runs_beside(other));
-            if self.running.len() >= self.running_max || !lane_free {
-                ahead.push(lane);
-                continue;
-            }
             invocation.attempt += 1;
             invocation.stage = Stage::Started;
             if !invocation.volatile {
@@ -662,8 +732,18 @@ impl Session {
             decision.effects.push(start(invocation));
             self.running.insert(id, lane);
             self.waiting.retain(|waiting| *waiting != id);
+            let turn = self.turns.get(&id).copied().unwrap_or_default();
+            self.present_turn = self.present_turn.max(turn);
             self.post(id, decision);
         }
+    }
+
+    fn next_in_turn(&self) -> Option<ExecutionId> {
+        let waiting = self.places(self.waiting.iter().copied());
+        let running = self.places(self.running.keys().copied());
+        let (waiting, running): (Vec<_>, Vec<_>) = (waiting.iter().collect(), running.iter().collect());
+        let at = queue::next(&waiting, &running, self.running_max)?;
+        self.waiting.get(at).copied()
     }
 
     /// One callback at a time per invocation: their order is their meaning.

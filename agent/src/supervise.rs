@@ -32,6 +32,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
     cgroup::{Cgroup, Counters},
+    effect,
     exit::Exit,
     hooks, logging,
     outcome::Outcome,
@@ -65,6 +66,7 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         signal(SignalKind::terminate())?
     };
     let group = Cgroup::below_own(&group_name(&spec));
+    let record = run.reserve_record()?;
     if !run.take_claim(&my_claim(&spec, group.as_ref().ok())?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
         return leave(group);
@@ -72,7 +74,6 @@ fn supervise(run: &RunDir) -> io::Result<()> {
     run.remove_parameters()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    let record = run.reserve_record()?;
     let counters = counters(&spec, &group);
     let before = counters.read();
     let ran = runtime.block_on(run_work(
@@ -287,6 +288,7 @@ fn start(
         });
     }
     let child = command.spawn()?;
+    effect::done("the hook spawned");
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
 }

@@ -157,12 +157,18 @@ impl Musterd {
     /// # Panics
     /// When it runs already.
     pub fn launch(&mut self) {
+        self.launch_with(|_| ());
+    }
+
+    /// The same with something changed about how it is started.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub fn launch_with(&mut self, change: impl FnOnce(&mut Command)) {
         assert!(self.daemon.is_none(), "{} runs already", self.name);
-        self.daemon = Some(Daemon::start(
-            &self.name,
-            self.run_command(),
-            &self.dir.join("log"),
-        ));
+        let mut command = self.run_command();
+        change(&mut command);
+        self.daemon = Some(Daemon::start(&self.name, command, &self.dir.join("log")));
     }
 
     pub fn kill9(&mut self) {

@@ -1,8 +1,11 @@
 //! Taking up what an earlier daemon left: every invocation that is not settled, and the hooks that still run.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use muster_shared::wire::ActionKind;
+use muster_shared::{
+    ids::ExecutionId,
+    wire::{ActionKind, TIMEOUT_SECONDS_MAX},
+};
 use tokio::task::spawn_blocking;
 
 use super::{Daemon, Event};
@@ -10,9 +13,12 @@ use crate::{
     builtins,
     exit::{self, Exit},
     journal::Store,
-    run_dir::{self, Found, RunDir},
+    run_dir::{self, Found, Old, RunDir},
     session::{Past, Recorded, Stage},
 };
+
+/// No request is good for half as long, so nothing that is older can be asked for again.
+const UNKNOWN_RUN_KEEP: Duration = Duration::from_secs(2 * TIMEOUT_SECONDS_MAX as u64);
 
 impl Daemon {
     /// Takes up every invocation that is not settled, and finds its running hook again if it has one.
@@ -22,16 +28,12 @@ impl Daemon {
         let mut kept = BTreeSet::new();
         let mut recovered = Vec::new();
         for row in rows {
-            kept.insert(row.request.execution_id.to_string());
+            kept.insert(row.request.execution_id);
             let past = self.past_of(&row).await;
             recovered.push((row, past));
         }
         let outputs = self.journal.ask(Store::outputs_owed).await.map_err(unreadable)?;
-        kept.extend(
-            outputs
-                .iter()
-                .map(|(row, _)| row.request.execution_id.to_string()),
-        );
+        kept.extend(outputs.iter().map(|(row, _)| row.request.execution_id));
         self.sweep_runs(kept).await;
         self.runner.launcher.sweep(self.runner.node).await;
         if !outputs.is_empty() {
@@ -94,11 +96,34 @@ impl Daemon {
     }
 
     /// Removes run directories that belong to nothing any more, as a stop between two steps can leave them.
-    async fn sweep_runs(&self, kept: BTreeSet<String>) {
+    async fn sweep_runs(&self, kept: BTreeSet<ExecutionId>) {
         let dir = run_dir::runs_dir(&self.config.state_dir);
-        let swept = spawn_blocking(move || run_dir::sweep(&dir, &kept)).await;
-        if let Ok(Err(err)) = swept {
-            log::warn!(error:% = err; "Old run directories could not be removed");
+        let old = match spawn_blocking(move || run_dir::old_runs(&dir)).await {
+            Ok(Ok(old)) => old,
+            Ok(Err(err)) => return log::warn!(error:% = err; "Old run directories could not be listed"),
+            Err(_panic) => return,
+        };
+        for Old {
+            execution,
+            run,
+            changed,
+        } in old.into_iter().filter(|old| !kept.contains(&old.execution))
+        {
+            if !self.is_told(execution).await && self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed {
+                log::warn!(execution_id:% = execution;
+                    "The journal does not know an action that was started here: it has lost its last words, or is \
+                     an older copy. What the run left is kept, so that it is not run again");
+                continue;
+            }
+            if let Ok(Err(err)) = spawn_blocking(move || run.remove()).await {
+                log::warn!(execution_id:% = execution, error:% = err; "An old run directory could not be removed");
+            }
         }
+    }
+
+    /// What the journal knows and does not want taken up is settled with control.
+    async fn is_told(&self, execution: ExecutionId) -> bool {
+        let found = self.journal.ask(move |store| store.find(execution)).await;
+        matches!(found, Ok(Some(_)))
     }
 }

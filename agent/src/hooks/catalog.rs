@@ -68,6 +68,13 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
+    pub(crate) const fn unknown(problem: String) -> Self {
+        Self {
+            seen: Vec::new(),
+            problem: Some(problem),
+        }
+    }
+
     /// What the node declares to control.
     pub(crate) fn declared(&self, policy: &Policy) -> Vec<DeclaredHook> {
         let hooks = self.seen.iter().filter_map(|seen| match &seen.state {
@@ -222,7 +229,8 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir(dir.path().join("hooks.d")).unwrap();
             let node = NodeId::mint(Timestamp::from_millis(0), [1; 10]);
-            let store = journal::open_store(&dir.path().join("journal.db"), node).unwrap();
+            let store =
+                journal::open_store(&dir.path().join("journal.db"), node, journal::Bounds::WIDE).unwrap();
             Self { dir, store }
         }
 

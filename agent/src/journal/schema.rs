@@ -5,8 +5,11 @@ use std::path::Path;
 use muster_shared::ids::NodeId;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::Store;
-use crate::exit::Exit;
+use super::{Bounds, Store};
+use crate::{durable, exit::Exit};
+
+const REMEDY: &str = "It is not re-created, because a node that forgets what it ran could run it twice: restore it, or \
+                      enrol this machine anew with an empty state directory";
 
 const SCHEMA_VERSION: &str = "1";
 
@@ -65,11 +68,47 @@ CREATE TABLE IF NOT EXISTS violation (
 ) STRICT;
 ";
 
-pub(crate) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
+/// What a start needs on a full disk: the log of the database and what its readers share.
+const ROOM_BYTES: u64 = 512 * 1024;
+
+/// Opens it also where the disk is full, in the room that an earlier start has taken for this.
+pub(crate) fn open_with_room(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, Exit> {
+    let (room, begun) = (path.with_extension("room"), path.with_extension("begun"));
+    let there = std::fs::metadata(path).is_ok_and(|about| about.len() > 0);
+    if begun.exists() && !there {
+        // SQLite would take it for a new one.
+        return Err(Exit::Journal(format!(
+            "the journal {} is gone or empty, although there was one: {} says so. {REMEDY}",
+            path.display(),
+            begun.display()
+        )));
+    }
+    let opened = match open(path, node, bounds) {
+        Err(Exit::Failure(why)) if std::fs::remove_file(&room).is_ok() => {
+            log::error!("{why}; the room kept for this is used now");
+            open(path, node, bounds)
+        }
+        opened => opened,
+    }?;
+    if let Err(err) = durable::reserve(&room, ROOM_BYTES) {
+        log::warn!(error:% = err; "No room could be kept for a start on a full disk");
+    }
+    if let Err(err) = durable::create_first(&begun, b"") {
+        log::warn!(error:% = err; "That there is a journal could not be noted");
+    }
+    Ok(opened)
+}
+
+pub(crate) fn open(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, Exit> {
     let damaged = |err: rusqlite::Error| {
+        if super::is_full(&err) {
+            return Exit::Failure(format!(
+                "the journal {} cannot be opened, because the disk is full: {err}",
+                path.display()
+            ));
+        }
         Exit::Journal(format!(
-            "the journal {} cannot be used: {err}. It is not re-created, because a node that forgets what it ran could \
-             run it twice: restore it, or enrol this machine anew with an empty state directory",
+            "the journal {} cannot be used: {err}. {REMEDY}",
             path.display()
         ))
     };
@@ -81,7 +120,7 @@ pub(crate) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
         .map_err(damaged)?;
     if verdict != "ok" {
         return Err(Exit::Journal(format!(
-            "the journal {} is damaged: {verdict}",
+            "the journal {} is damaged: {verdict}. {REMEDY}",
             path.display()
         )));
     }
@@ -102,7 +141,7 @@ pub(crate) fn open(path: &Path, node: NodeId) -> Result<Store, Exit> {
             path.display()
         )));
     }
-    Ok(Store::new(connection))
+    Store::new(connection, bounds).map_err(damaged)
 }
 
 /// SQLite gives its companions the mode of the database, so it is made before SQLite sees it: requests hold secrets.

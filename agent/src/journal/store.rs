@@ -9,11 +9,17 @@ use muster_shared::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::JournalError;
-use crate::session::{Fact, OwedOutput, Recorded, Reported, Stage};
+use super::{Bounds, JournalError};
+use crate::{
+    effect,
+    session::{Fact, OwedOutput, Recorded, Reported, Stage},
+};
 
 pub(crate) struct Store {
     connection: Connection,
+    bounds: Bounds,
+    /// Invocations that are remembered, counted once and then kept.
+    rows: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,13 +38,29 @@ const CANCELS_MAX: i64 = 10_000;
 /// No request is good for longer, so a cancel that is older concerns none that may still arrive.
 const REQUEST_LIFE_MAX: Duration = Duration::from_secs(TIMEOUT_SECONDS_MAX as u64);
 
+/// Hooks and digests other than the baseline's that are remembered as seen; with more, the oldest told ones go, and of
+/// those not told yet no further one is taken: control then knows of so many.
+const VIOLATIONS_MAX: i64 = 1000;
+/// Invocations that one commit of the pruning forgets.
+pub(super) const PRUNE_BATCH: u32 = 1000;
+
 impl Store {
-    pub(super) const fn new(connection: Connection) -> Self {
-        Self { connection }
+    pub(super) fn new(connection: Connection, bounds: Bounds) -> rusqlite::Result<Self> {
+        let rows = connection.query_row("SELECT count(*) FROM invocation", [], |row| row.get::<_, i64>(0))?;
+        Ok(Self {
+            connection,
+            bounds,
+            rows: rows.unsigned_abs(),
+        })
     }
 
-    /// Facts that belong together become durable together.
+    /// Facts that belong together become durable together. What is new may be refused for want of room, never what is
+    /// to be said of what was taken.
     pub(crate) fn record(&mut self, facts: &[Fact], now: Timestamp) -> Result<(), JournalError> {
+        let taken = facts.iter().filter(|fact| matches!(fact, Fact::Taken(_))).count() as u64;
+        if taken > 0 {
+            self.make_room(taken, now)?;
+        }
         let transaction = self.connection.transaction()?;
         let mut forgotten = 0;
         for fact in facts {
@@ -48,6 +70,8 @@ impl Store {
             }
         }
         transaction.commit()?;
+        self.rows += taken;
+        effect::done("a commit of the journal");
         if forgotten > 0 {
             self.empty_log();
         }
@@ -65,6 +89,53 @@ impl Store {
             Ok(_busy) => log::debug!("The journal's log is in use and was not emptied"),
             Err(err) => log::warn!(error:% = err; "The journal's log could not be emptied"),
         }
+    }
+
+    /// Forgets what may be forgotten, the oldest first, until so many more have their place.
+    fn make_room(&mut self, more: u64, now: Timestamp) -> Result<(), JournalError> {
+        const BATCH: u32 = 100;
+        while let Some(full) = self.full(more)? {
+            if self.forget(now, BATCH)? == 0 {
+                return Err(full);
+            }
+        }
+        Ok(())
+    }
+
+    fn full(&self, more: u64) -> Result<Option<JournalError>, JournalError> {
+        let Bounds { rows_max, bytes_max } = self.bounds;
+        if self.rows + more > rows_max {
+            return Ok(Some(JournalError::Full {
+                limit: "journal_rows_max",
+                unit: "invocations",
+                has: self.rows,
+                max: rows_max,
+            }));
+        }
+        let pragma = |name| {
+            self.connection
+                .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+        };
+        let used = (pragma("page_count")? - pragma("freelist_count")?) * pragma("page_size")?;
+        let used = used.unsigned_abs();
+        Ok((used >= bytes_max).then_some(JournalError::Full {
+            limit: "journal_bytes_max",
+            unit: "bytes",
+            has: used,
+            max: bytes_max,
+        }))
+    }
+
+    /// What control has taken, with its output, and what no valid request can name any more.
+    fn forget(&mut self, before: Timestamp, batch: u32) -> Result<usize, JournalError> {
+        let count = self.connection.execute(
+            "DELETE FROM invocation WHERE execution_id IN (
+                 SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1
+                    AND execution_id NOT IN (SELECT execution_id FROM output_owed) ORDER BY expires_ms LIMIT ?2)",
+            params![before.as_millis(), batch],
+        )?;
+        self.rows = self.rows.saturating_sub(count as u64);
+        Ok(count)
     }
 
     pub(crate) fn find(&mut self, execution: ExecutionId) -> Result<Option<Recorded>, JournalError> {
@@ -117,20 +188,14 @@ impl Store {
         Ok(owed)
     }
 
-    /// Forgets what control has taken and what no valid request can name any more.
+    /// Forgets what is older than it has to be, a batch at a time: nobody waits long for the journal meanwhile.
     pub(crate) fn prune(&mut self, before: Timestamp) -> Result<usize, JournalError> {
-        const BATCH: i64 = 1000;
         self.connection.execute(
             "DELETE FROM cancel WHERE asked_ms < ?1 AND execution_id NOT IN (
                  SELECT execution_id FROM invocation WHERE reported <> 'terminal')",
             [before.minus(REQUEST_LIFE_MAX).as_millis()],
         )?;
-        Ok(self.connection.execute(
-            "DELETE FROM invocation WHERE execution_id IN (
-                 SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1
-                    AND execution_id NOT IN (SELECT execution_id FROM output_owed) LIMIT ?2)",
-            params![before.as_millis(), BATCH],
-        )?)
+        self.forget(before, PRUNE_BATCH)
     }
 
     /// The baseline of a hook, which becomes `observed` when there is none.
@@ -186,18 +251,28 @@ impl Store {
         now: Timestamp,
     ) -> Result<(), JournalError> {
         let detected_by = serde_json::to_string(&detected_by).unwrap_or_default();
-        self.connection.execute(
+        let transaction = self.connection.transaction()?;
+        let added = transaction.execute(
             "INSERT OR IGNORE INTO violation (hook, observed, expected, detected_by, detected_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
+             SELECT ?1, ?2, ?3, ?4, ?5
+              WHERE (SELECT count(*) FROM violation WHERE delivered_ms IS NULL) < ?6",
             params![
                 hook.as_str(),
                 observed.to_string(),
                 expected.to_string(),
                 detected_by,
-                now.as_millis()
+                now.as_millis(),
+                VIOLATIONS_MAX
             ],
         )?;
-        Ok(())
+        if added > 0 {
+            transaction.execute(
+                "DELETE FROM violation WHERE delivered_ms IS NOT NULL AND (hook, observed) NOT IN (
+                     SELECT hook, observed FROM violation ORDER BY detected_ms DESC LIMIT ?1)",
+                [VIOLATIONS_MAX],
+            )?;
+        }
+        Ok(transaction.commit()?)
     }
 
     /// The hook is as it should be again: the next drift is a new one. What was not delivered yet is kept.

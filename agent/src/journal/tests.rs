@@ -38,7 +38,7 @@ fn request(n: u8, expires_ms: i64) -> Arc<ActionRequest> {
 }
 
 fn opened(dir: &tempfile::TempDir) -> Store {
-    schema::open(&dir.path().join("journal.db"), node(1)).unwrap()
+    schema::open(&dir.path().join("journal.db"), node(1), Bounds::WIDE).unwrap()
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_violation_is_told_once_until_the_hook_was_right_again() {
 fn the_journal_of_another_enrolment_is_not_replayed() {
     let dir = tempfile::tempdir().unwrap();
     drop(opened(&dir));
-    let Err(Exit::Journal(why)) = schema::open(&dir.path().join("journal.db"), node(2)) else {
+    let Err(Exit::Journal(why)) = schema::open(&dir.path().join("journal.db"), node(2), Bounds::WIDE) else {
         panic!()
     };
     assert!(why.contains(&node(1).to_string()), "{why}");
@@ -282,11 +282,140 @@ fn a_damaged_journal_is_an_error_and_is_left_as_it_is() {
         b"this is no database, and long enough to be looked at as one",
     )
     .unwrap();
-    let Err(Exit::Journal(why)) = schema::open(&path, node(1)) else {
+    let Err(Exit::Journal(why)) = schema::open(&path, node(1), Bounds::WIDE) else {
         panic!()
     };
     assert!(why.contains("not re-created"), "{why}");
     assert!(fs::read(&path).unwrap().starts_with(b"this is no database"));
+}
+
+fn bounded(dir: &tempfile::TempDir, rows_max: u64, bytes_max: u64) -> Store {
+    let bounds = Bounds { rows_max, bytes_max };
+    schema::open(&dir.path().join("journal.db"), node(1), bounds).unwrap()
+}
+
+fn settle(store: &mut Store, request: &Arc<ActionRequest>, now: i64) {
+    let execution = request.execution_id;
+    let outcome = Outcome::of(Ended::Exited { code: 0 });
+    let reported = Reported::Terminal;
+    store
+        .record(
+            &[
+                Fact::Ended { execution, outcome },
+                Fact::Reported { execution, reported },
+            ],
+            at(now),
+        )
+        .unwrap();
+}
+
+#[test]
+fn past_a_limit_the_oldest_settled_are_forgotten_and_nothing_that_is_owed_or_could_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = bounded(&dir, 3, 1 << 30);
+    let [owed, fresh, old, new] = [(1, 10), (2, 900), (3, 10), (4, 900)].map(|(n, ms)| request(n, ms));
+    for taken in [&owed, &fresh, &old] {
+        store.record(&[Fact::Taken(Arc::clone(taken))], at(1)).unwrap();
+    }
+    settle(&mut store, &fresh, 2);
+    settle(&mut store, &old, 2);
+    // Nothing has expired yet, so everything could still come again.
+    let refused = store.record(&[Fact::Taken(Arc::clone(&new))], at(5)).unwrap_err();
+    assert_eq!(refused.code(), "journal_full");
+    assert!(refused.to_string().contains("journal_rows_max"), "{refused}");
+    store.record(&[Fact::Taken(Arc::clone(&new))], at(100)).unwrap();
+    let known =
+        |store: &mut Store, request: &Arc<ActionRequest>| store.find(request.execution_id).unwrap().is_some();
+    assert!(known(&mut store, &owed) && known(&mut store, &fresh) && known(&mut store, &new));
+    assert!(!known(&mut store, &old));
+    // What was taken is told at the limit too, and the count survives a restart.
+    settle(&mut store, &owed, 101);
+    drop(store);
+    let mut store = bounded(&dir, 3, 1 << 30);
+    let newest = request(5, 900);
+    store
+        .record(&[Fact::Taken(Arc::clone(&newest))], at(102))
+        .unwrap();
+    assert!(!known(&mut store, &owed) && known(&mut store, &newest));
+}
+
+#[test]
+fn an_output_that_is_owed_keeps_its_invocation_at_any_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = bounded(&dir, 1, 1 << 30);
+    let first = request(1, 10);
+    let execution = first.execution_id;
+    store.record(&[Fact::Taken(Arc::clone(&first))], at(1)).unwrap();
+    settle(&mut store, &first, 2);
+    let output = OwedOutput {
+        bytes: 7,
+        since: at(2),
+    };
+    store
+        .record(&[Fact::OutputOwed { execution, output }], at(2))
+        .unwrap();
+    assert!(store.record(&[Fact::Taken(request(2, 900))], at(100)).is_err());
+    store
+        .record(&[Fact::OutputSettled { execution }], at(101))
+        .unwrap();
+    store.record(&[Fact::Taken(request(2, 900))], at(102)).unwrap();
+}
+
+#[test]
+fn the_room_of_the_journal_is_bounded_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = bounded(&dir, 1_000_000, 1 << 20);
+    let large = |n: u8| {
+        let mut large = Arc::unwrap_or_clone(request(n, 10));
+        large.callback_url = "x".repeat(60_000);
+        Arc::new(large)
+    };
+    for n in 0..200 {
+        let request = large(n);
+        store
+            .record(&[Fact::Taken(Arc::clone(&request))], at(20))
+            .unwrap();
+        settle(&mut store, &request, 21);
+    }
+    let size = fs::metadata(dir.path().join("journal.db")).unwrap().len();
+    assert!(size < 2 << 20, "{size}");
+    // None of these can go.
+    let mut refused = None;
+    for n in 0..200 {
+        if let Err(err) = store.record(&[Fact::Taken(large(n))], at(1)) {
+            refused = Some(err);
+            break;
+        }
+    }
+    let refused = refused.unwrap();
+    assert!(
+        refused.code() == "journal_full" && refused.to_string().contains("journal_bytes_max"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn violations_are_bounded_and_those_not_told_yet_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(&dir);
+    let hook = "reload".parse().unwrap();
+    let expected = Digest::of(b"as it should be");
+    for n in 0..1200_i64 {
+        let observed = Digest::of(&n.to_le_bytes());
+        store
+            .record_violation(&hook, observed, expected, DetectedBy::Inotify, at(n))
+            .unwrap();
+    }
+    let mut told = 0;
+    loop {
+        let some = store.undelivered_violations().unwrap();
+        if some.is_empty() {
+            break;
+        }
+        told += some.len();
+        store.violations_delivered(&some, at(2000)).unwrap();
+    }
+    assert_eq!(told, 1000);
 }
 
 #[test]

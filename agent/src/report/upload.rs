@@ -10,7 +10,7 @@ use tokio::{
     sync::{Notify, OnceCell, Semaphore},
 };
 
-use crate::{control::Control, exit, reach};
+use crate::{control::Control, effect, exit, reach};
 
 const UPLOADS_AT_ONCE_MAX: usize = 2;
 /// Of those whose end is told: they hold up nothing, and must not hold up the others.
@@ -97,6 +97,13 @@ impl Uploader {
                 NotPut::Failed(format!("the spool cannot be read: {err}"))
             }
         })?;
+        let there = file.metadata().await.map_or(upload.bytes, |about| about.len());
+        if there != upload.bytes {
+            return Err(NotPut::Lost(format!(
+                "the output was damaged on this node: {there} bytes are left of {}",
+                upload.bytes
+            )));
+        }
         let mut request = client.put(url.clone());
         for (name, value) in headers
             .iter()
@@ -115,6 +122,7 @@ impl Uploader {
             .await
             .map_err(NotPut::Failed)?
             .map_err(|err| NotPut::Failed(self.control.reach().why(&url, err)))?;
+        effect::done("an upload answered");
         let status = answer.status();
         if status.is_success() {
             Ok(())

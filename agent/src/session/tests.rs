@@ -34,6 +34,10 @@ fn request(n: u8, kind: ActionKind, expires_ms: i64) -> ActionRequest {
     }
 }
 
+const fn outputs(bytes_max: u64, count_max: usize) -> OutputBounds {
+    OutputBounds { bytes_max, count_max }
+}
+
 fn hook(n: u8) -> ActionRequest {
     request(n, ActionKind::Hook, FAR)
 }
@@ -131,7 +135,7 @@ struct Tried(Session);
 
 impl Tried {
     fn new() -> Self {
-        Self(Session::new(4, 3, 100))
+        Self(Session::new(4, 3, outputs(100, 100)))
     }
 
     fn expect(&mut self, input: Input, expected: &str) {
@@ -245,7 +249,8 @@ fn hooks_run_one_at_a_time_in_the_order_of_arrival_and_builtins_beside_them() {
 
 #[test]
 fn builtins_are_bounded_too() {
-    let mut tried = Tried(Session::new(2, 8, 100));
+    // The third place is for what changes something.
+    let mut tried = Tried(Session::new(3, 8, outputs(100, 100)));
     let _ = tried.0.handle(new(builtin(1)), at(0));
     let _ = tried.0.handle(new(builtin(2)), at(0));
     tried.expect(new(builtin(3)), "taken 3 | post 3 ack");
@@ -320,6 +325,7 @@ fn without_a_journal_hooks_are_refused_and_builtins_run() {
     tried.expect(
         Input::Untaken {
             execution: id(1),
+            code: "disk_full",
             why: why(),
         },
         " | post 1 ack",
@@ -328,6 +334,7 @@ fn without_a_journal_hooks_are_refused_and_builtins_run() {
     tried.expect(
         Input::Untaken {
             execution: id(2),
+            code: "disk_full",
             why: why(),
         },
         " | start 2.1, post 2 ack",
@@ -378,7 +385,7 @@ fn after_a_restart_what_never_ran_gets_another_attempt_and_what_ended_does_not()
                 Some(Past::NeverRan),
             ),
         ],
-        "ended 1 failed, started 2.2, ended 3 timeout | start 2.2, post 2 started, post 3 timeout, post 1 failed",
+        "ended 1 failed, ended 3 timeout, started 2.2 | post 3 timeout, start 2.2, post 2 started, post 1 failed",
     );
 }
 
@@ -585,6 +592,21 @@ fn the_oldest_outputs_make_room_for_newer_ones() {
         late(4),
         4,
         "reported 4 terminal, owed 4 101 | upload 4 since 4, give up 1, give up 3, give up 4",
+    );
+}
+
+#[test]
+fn the_number_of_outputs_is_bounded_too() {
+    let mut tried = Tried(Session::new(4, 3, outputs(1000, 1)));
+    for n in 1..=2 {
+        ended_with(&mut tried, n, 40);
+    }
+    let late = |n| answered(n, Status::Succeeded, Delivered::WithoutOutput);
+    tried.expect_at(late(1), 1, "reported 1 terminal, owed 1 40 | upload 1 since 1");
+    tried.expect_at(
+        late(2),
+        2,
+        "reported 2 terminal, owed 2 40 | upload 2 since 2, give up 1",
     );
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use muster_shared::ids::{Digest, Digester};
 
-use crate::{outcome::Output, run_dir::RunDir};
+use crate::{effect, outcome::Output, run_dir::RunDir};
 
 /// Room for the line that says how much is missing.
 const MARKER_BYTES_MAX: u64 = 64;
@@ -78,6 +78,7 @@ impl Spool {
             .as_ref()
             .map(|err| format!("output_incomplete: the spool could not be written: {err}"));
         let summed = self.head.sync_all().and_then(|()| digest_of(&self.head_path));
+        effect::done("the spool");
         match summed {
             Ok((0, _)) => (Output::None, remark),
             Ok((kept_bytes, sha256)) => (

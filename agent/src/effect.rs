@@ -1,0 +1,61 @@
+//! Counts the effects that outlive this process, so that a story can stop it dead right after any one of them.
+//!
+//! Only in builds with debug assertions. A release knows neither the variables nor the count.
+
+/// To be called wherever something has become durable, or visible to somebody else: a commit, a file that is on disk, a
+/// rename, a process that was spawned, a callback that was answered.
+#[cfg(not(debug_assertions))]
+pub(crate) const fn done(_what: &'static str) {}
+
+#[cfg(debug_assertions)]
+pub(crate) use counted::{done, for_supervisor};
+
+/// What a supervisor has to find in its environment.
+#[cfg(not(debug_assertions))]
+pub(crate) const fn for_supervisor() -> Option<(&'static str, String)> {
+    None
+}
+
+#[cfg(debug_assertions)]
+mod counted {
+    use std::{
+        path::PathBuf,
+        sync::{
+            OnceLock,
+            atomic::{AtomicU64, Ordering},
+        },
+    };
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// `COUNT:FILE`: stop after so many, and say in that file after which kind.
+    const STOP_AFTER: &str = "MUSTER_STOP_AFTER_EFFECT";
+    /// The same, of the supervisors that the daemon starts.
+    const STOP_SUPERVISOR_AFTER: &str = "MUSTER_STOP_SUPERVISOR_AFTER_EFFECT";
+
+    fn asked() -> Option<(u64, PathBuf)> {
+        let asked = std::env::var(STOP_AFTER).ok()?;
+        let (count, file) = asked.split_once(':')?;
+        Some((count.parse().ok()?, file.into()))
+    }
+
+    pub(crate) fn done(what: &'static str) {
+        static ASKED: OnceLock<Option<(u64, PathBuf)>> = OnceLock::new();
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let Some((stop_at, file)) = ASKED.get_or_init(asked) else {
+            return;
+        };
+        if COUNT.fetch_add(1, Ordering::SeqCst) + 1 == *stop_at {
+            let _ = std::fs::write(file, what);
+            // As `kill -9` would: nothing is unwound and nothing is flushed.
+            let _ = kill_process(getpid(), Signal::KILL);
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+
+    pub(crate) fn for_supervisor() -> Option<(&'static str, String)> {
+        Some((STOP_AFTER, std::env::var(STOP_SUPERVISOR_AFTER).ok()?))
+    }
+}
