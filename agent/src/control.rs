@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{ExecutionId, NodeId},
+    time::Timestamp,
     wire::{
         CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
         EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, Problem, ViolationsRequest,
@@ -63,8 +64,8 @@ impl CallError {
     }
 }
 
-/// An HTTP client that trusts these authorities and no others.
-pub(crate) fn http_client(authorities: &[&[u8]]) -> Result<reqwest::ClientBuilder, String> {
+/// TLS that trusts these authorities and no others.
+pub(crate) fn tls_to(authorities: &[&[u8]]) -> Result<rustls::ClientConfig, String> {
     let mut roots = rustls::RootCertStore::empty();
     for pem in authorities {
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -76,11 +77,15 @@ pub(crate) fn http_client(authorities: &[&[u8]]) -> Result<reqwest::ClientBuilde
     if roots.is_empty() {
         return Err("the CA file holds no certificate of an authority".to_owned());
     }
-    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|err| err.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .map_err(|err| err.to_string())
+        .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// An HTTP client that trusts these authorities and no others.
+pub(crate) fn http_client(authorities: &[&[u8]]) -> Result<reqwest::ClientBuilder, String> {
+    let tls = tls_to(authorities)?;
     Ok(Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
@@ -198,6 +203,28 @@ impl Control {
         call(request.header(CALLBACK_TOKEN_HEADER, token), callback, timeout).await
     }
 
+    /// Whether control takes this node's key, and what control's clock says. It reports nothing, which control refuses as
+    /// such, but only to a node whose key it has taken: so it changes nothing, and no sign of life is made up.
+    pub(crate) async fn probe(&self) -> Result<Option<Timestamp>, CallError> {
+        let nothing = ViolationsRequest {
+            violations: Vec::new(),
+        };
+        let response = self
+            .request(Method::POST, "integrity-violations")
+            .json(&nothing)
+            .timeout(CALL_TIMEOUT)
+            .send()
+            .await
+            .map_err(|err| CallError::Unreachable(exit::chain(&err.without_url())))?;
+        let date = response.headers().get(reqwest::header::DATE);
+        let date = date.and_then(|value| http_date(value.to_str().ok()?));
+        if response.status().is_success() || response.status() == http::StatusCode::BAD_REQUEST {
+            Ok(date)
+        } else {
+            Err(refusal(response).await)
+        }
+    }
+
     fn request(&self, method: Method, rest: &str) -> RequestBuilder {
         self.http
             .request(method, self.node_url(rest))
@@ -232,6 +259,19 @@ async fn call<T: DeserializeOwned>(
     }
     let bytes = body_of(response).await?;
     serde_json::from_slice(&bytes).map_err(|err| CallError::Senseless(err.to_string()))
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`, the one form that servers may send.
+fn http_date(raw: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let words: Vec<&str> = raw.split_ascii_whitespace().collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else {
+        return None;
+    };
+    let month = MONTHS.iter().position(|known| *known == month)? + 1;
+    format!("{year}-{month:02}-{day}T{time}Z").parse().ok()
 }
 
 async fn refusal(response: Response) -> CallError {
@@ -296,6 +336,20 @@ mod tests {
             ("http://10.0.0.1/x", false),
         ] {
             assert_eq!(is_loopback(&Url::parse(raw).unwrap()), expected, "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_servers_date_is_read() {
+        let at = http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(at, "1994-11-06T08:49:37Z".parse().unwrap());
+        for bad in [
+            "",
+            "now",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Foo 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(http_date(bad), None, "{bad}");
         }
     }
 

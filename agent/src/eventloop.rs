@@ -9,6 +9,7 @@ use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
+    time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated, DetectedBy},
 };
 use tokio::{
@@ -29,12 +30,17 @@ use crate::{
     hooks,
     identity::Identity,
     journal::Journal,
+    link,
     outcome::Outcome,
     report::Reporter,
     run_dir::{self, RunDir},
     runner::{BUILTINS_MAX, Runner, StopAsked},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
+    tool::{
+        self,
+        desk::{Desk, OverviewAsked},
+    },
 };
 
 /// How soon a journal that could not be written is tried again.
@@ -67,6 +73,7 @@ struct Daemon {
     config: Arc<Config>,
     settings: watch::Sender<Arc<Config>>,
     reloads: mpsc::Receiver<ReloadAsked>,
+    overviews: mpsc::Receiver<OverviewAsked>,
     hangups: Signal,
     clock: Clock,
     journal: Journal,
@@ -121,6 +128,8 @@ impl Daemon {
         let (config, clock) = (Arc::new(config), Clock::default());
         let (settings, settings_seen) = watch::channel(Arc::clone(&config));
         let (reload, reloads) = mpsc::channel(4);
+        let (overview, overviews) = mpsc::channel(4);
+        let (link, link_seen) = link::Teller::new(Timestamp::now());
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let binary = spawn_blocking(Binary::of_this_process)
@@ -151,6 +160,7 @@ impl Daemon {
             clock: clock.clone(),
             limits: config.limits.clone(),
             events,
+            link,
         };
         tasks.spawn(listener.listen(clock_measured));
         let declarer = Declarer {
@@ -163,6 +173,23 @@ impl Daemon {
         };
         tasks.spawn(declarer.speak(poked));
         tasks.spawn(hooks::watch::watch(config.hooks_dir.clone(), pokes.clone()));
+
+        let desk = Desk {
+            settings: settings_seen.clone(),
+            journal: journal.clone(),
+            clock: clock.clone(),
+            pokes: pokes.clone(),
+            link: link_seen,
+            overviews: overview,
+            started_at: Timestamp::now(),
+        };
+        match tool::desk::open(&config.state_dir) {
+            Ok(listener) => drop(tasks.spawn(desk.serve(listener))),
+            // The node works without it.
+            Err(err) => {
+                log::warn!(error:% = err; "`musterd status` cannot ask this daemon: there is no socket")
+            }
+        }
 
         let reporter = Reporter::new(
             control,
@@ -192,6 +219,7 @@ impl Daemon {
             config,
             settings,
             reloads,
+            overviews,
             hangups,
             clock,
             journal,
@@ -223,6 +251,7 @@ impl Daemon {
                     let reloaded = self.reload().await;
                     drop(answer.send(reloaded));
                 }
+                Some(answer) = self.overviews.recv() => drop(answer.send(self.session.overview())),
                 Some(()) = self.hangups.recv() => drop(self.reload().await),
                 () = sleep_until(wake_at) => self.wake().await,
             }

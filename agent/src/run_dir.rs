@@ -16,6 +16,7 @@ use std::{
 
 use muster_shared::{
     ids::{ActionName, ExecutionId, NodeId},
+    time::Timestamp,
     wire::Parameters,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -161,6 +162,24 @@ impl RunDir {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),
         }
+    }
+
+    /// The live supervisor that owns the attempt, and since when. Looks, and claims nothing.
+    pub(crate) fn supervisor(&self, boot_id: &str) -> io::Result<Option<(i32, Timestamp)>> {
+        let Some(Claim::Supervisor {
+            pid,
+            started,
+            boot_id: theirs,
+        }) = self.read_claim()?
+        else {
+            return Ok(None);
+        };
+        if theirs != boot_id || live(pid, started).is_none() {
+            return Ok(None);
+        }
+        let claimed = fs::metadata(self.claim())?.modified()?;
+        let since = claimed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(Some((pid, Timestamp::from_millis(0).plus(since))))
     }
 
     /// Finds out what became of an attempt that was to be started. See the top of this file.

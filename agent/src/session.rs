@@ -4,6 +4,7 @@
 //! never run again; it is answered by telling its present stage once more.
 
 mod invocation;
+pub(crate) mod overview;
 #[cfg(test)]
 mod tests;
 
@@ -404,6 +405,7 @@ impl Session {
                 reported: Reported::Nothing,
                 posting: false,
                 cancel_asked: cancelled,
+                running_since: None,
                 volatile: false,
             },
         );
@@ -651,6 +653,7 @@ impl Session {
             }
             invocation.attempt += 1;
             invocation.stage = Stage::Started;
+            invocation.running_since = Some(now);
             if !invocation.volatile {
                 decision.facts.push(Fact::Started {
                     execution: id,

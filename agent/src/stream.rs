@@ -24,6 +24,7 @@ use crate::{
     config::Limits,
     control::Control,
     eventloop::Event,
+    link,
 };
 use transport::Transport;
 
@@ -41,6 +42,7 @@ pub(crate) struct Listener {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) link: link::Teller,
 }
 
 /// Why a connection is over.
@@ -82,6 +84,7 @@ impl Listener {
             };
             log::warn!(failures, wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 "The event stream is down: {}", over.why);
+            self.link.down(&over.why, failures, wait);
             tokio::time::sleep(wait).await;
         }
     }
@@ -103,6 +106,7 @@ impl Listener {
             match item {
                 Ok(SSE::Connected(_)) => {
                     connected = true;
+                    self.link.up();
                     log::info!(node_id:% = self.node; "The event stream is open");
                     if self.events.send(Event::Connected).await.is_err() {
                         break;
