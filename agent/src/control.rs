@@ -137,9 +137,7 @@ impl Control {
     }
 
     fn node_url(&self, rest: &str) -> Url {
-        let mut url = self.server.clone();
-        url.set_path(&format!("/v1/nodes/{}/{rest}", self.node));
-        url
+        node_url(&self.server, self.node, rest)
     }
 
     pub(crate) async fn heartbeat(&self, beat: &HeartbeatRequest) -> Result<HeartbeatResponse, CallError> {
@@ -222,6 +220,41 @@ impl Control {
             self.instance.refuse(&err.to_string());
         }
         answer
+    }
+}
+
+fn node_url(server: &Url, node: NodeId, rest: &str) -> Url {
+    let mut url = server.clone();
+    url.set_path(&format!("/v1/nodes/{node}/{rest}"));
+    url
+}
+
+/// Whether control takes a node's key, and what control's clock says. It reports nothing, which control refuses as such,
+/// but only to a node whose key it has taken: so it changes nothing, and no sign of life is made up. Nor does it say which
+/// start of the daemon speaks: it is none.
+pub(crate) async fn probe(
+    (reach, http): (&Reach, &Client),
+    server: &Url,
+    (node, nsk): (NodeId, &Secret),
+) -> Result<Option<Timestamp>, CallError> {
+    let unreachable = |err| CallError::Unreachable(reach.why(server, err));
+    let nothing = ViolationsRequest {
+        violations: Vec::new(),
+    };
+    let response = http
+        .post(node_url(server, node, "integrity-violations"))
+        .bearer_auth(nsk.expose())
+        .json(&nothing)
+        .timeout(CALL_TIMEOUT)
+        .send()
+        .await
+        .map_err(unreachable)?;
+    let date = response.headers().get(reqwest::header::DATE);
+    let date = date.and_then(|value| retry_after::instant(value.to_str().ok()?));
+    if response.status().is_success() || response.status() == reqwest::StatusCode::BAD_REQUEST {
+        Ok(date)
+    } else {
+        Err(refusal(response, unreachable).await)
     }
 }
 

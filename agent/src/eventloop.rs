@@ -9,6 +9,7 @@ use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
+    time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated, DetectedBy},
 };
 use tokio::{
@@ -31,6 +32,7 @@ use crate::{
     instance::Instance,
     journal::{Journal, JournalError},
     launch::Launcher,
+    link,
     nsk::{KeyFiles, Nsk},
     outcome::Outcome,
     report::Reporter,
@@ -39,6 +41,10 @@ use crate::{
     service::{self, Service},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
     stream::Listener,
+    tool::{
+        self,
+        desk::{Desk, OverviewAsked},
+    },
 };
 
 /// How soon a journal that could not be written is tried again.
@@ -75,6 +81,7 @@ struct Daemon {
     config: Arc<Config>,
     settings: watch::Sender<Arc<Config>>,
     reloads: mpsc::Receiver<ReloadAsked>,
+    overviews: mpsc::Receiver<OverviewAsked>,
     hangups: Signal,
     clock: Clock,
     journal: Journal,
@@ -147,6 +154,8 @@ impl Daemon {
         let config = Arc::new(config);
         let (settings, settings_seen) = watch::channel(Arc::clone(&config));
         let (reload, reloads) = mpsc::channel(4);
+        let (overview, overviews) = mpsc::channel(4);
+        let (link, link_seen) = link::Teller::new(Timestamp::now());
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let launcher = Launcher::choose(config.launcher)?;
@@ -185,6 +194,7 @@ impl Daemon {
             clock: clock.clone(),
             limits: config.limits.clone(),
             events,
+            link,
         };
         tasks.spawn(listener.listen(clock_measured));
         let declarer = Declarer {
@@ -197,6 +207,23 @@ impl Daemon {
         };
         tasks.spawn(declarer.speak(poked));
         tasks.spawn(hooks::watch::watch(config.hooks_dir.clone(), pokes.clone()));
+
+        let desk = Desk {
+            settings: settings_seen.clone(),
+            journal: journal.clone(),
+            clock: clock.clone(),
+            pokes: pokes.clone(),
+            link: link_seen,
+            overviews: overview,
+            started_at: Timestamp::now(),
+        };
+        match tool::desk::open(&config.state_dir) {
+            Ok(listener) => drop(tasks.spawn(desk.serve(listener))),
+            // The node works without it.
+            Err(err) => {
+                log::warn!(error:% = err; "`musterd status` cannot ask this daemon: there is no socket")
+            }
+        }
 
         let reporter = Reporter::new(
             control,
@@ -227,6 +254,7 @@ impl Daemon {
             config,
             settings,
             reloads,
+            overviews,
             hangups,
             clock,
             journal,
@@ -261,6 +289,7 @@ impl Daemon {
                     let reloaded = self.reload().await;
                     drop(answer.send(reloaded));
                 }
+                Some(answer) = self.overviews.recv() => drop(answer.send(self.session.overview())),
                 Some(()) = self.hangups.recv() => drop(self.reload().await),
                 () = sleep_until(wake_at) => self.wake().await,
             }

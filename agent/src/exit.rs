@@ -13,7 +13,19 @@ Exit codes:
   5  another musterd holds the state directory
   6  the control service refused
   7  the control service could not be reached
-  8  the journal is damaged or belongs to another enrolment";
+  8  the journal is damaged or belongs to another enrolment
+  9  status: no daemon runs
+  10 status: a daemon holds the state directory and gives no answer
+
+status ends with 0 when the daemon runs and is connected, and with 7 when it runs and is not. hooks check and doctor end with 1
+when something failed. run-local has codes of its own: see its --help.";
+
+pub(crate) const DONE: u8 = 0;
+/// A finding was bad; it is told on standard output.
+pub(crate) const FOUND_BAD: u8 = 1;
+pub(crate) const UNREACHABLE: u8 = 7;
+pub(crate) const NO_DAEMON: u8 = 9;
+pub(crate) const MUTE: u8 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Exit {
@@ -41,7 +53,7 @@ impl Exit {
             Self::Enrolment(_) => 4,
             Self::StateInUse(_) => 5,
             Self::Refused(_) => 6,
-            Self::Unreachable(_) => 7,
+            Self::Unreachable(_) => UNREACHABLE,
             Self::Journal(_) => 8,
         }
     }

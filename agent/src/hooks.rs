@@ -92,6 +92,17 @@ pub(crate) struct HookDir {
 impl HookDir {
     /// Opens the directory itself, so that nobody can put another one in its place while it is read.
     pub(crate) fn open(path: &Path) -> Result<Self, NoHook> {
+        let dir = Self::open_to_look(path)?;
+        let stat = rustix::fs::fstat(&dir.fd).map_err(|err| NoHook::NoDirectory {
+            path: dir.path.clone(),
+            err: err.into(),
+        })?;
+        check_owner_and_mode(&stat, &dir.path)?;
+        Ok(dir)
+    }
+
+    /// One from which nothing runs: who else may write there is of no matter yet.
+    pub(crate) fn open_to_look(path: &Path) -> Result<Self, NoHook> {
         let owned = path.to_owned();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -104,11 +115,6 @@ impl HookDir {
                 });
             }
         };
-        let stat = rustix::fs::fstat(&fd).map_err(|err| NoHook::NoDirectory {
-            path: owned.clone(),
-            err: err.into(),
-        })?;
-        check_owner_and_mode(&stat, &owned)?;
         Ok(Self { fd, path: owned })
     }
 
@@ -309,7 +315,7 @@ fn sealable_memory() -> rustix::io::Result<OwnedFd> {
     }
 }
 
-#[cfg(test)]
+/// Sealed memory that holds these bytes.
 pub(crate) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     copy_and_seal(bytes).map(|(sealed, _, _)| sealed)
 }

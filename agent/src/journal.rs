@@ -8,7 +8,7 @@ mod store;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc,
     thread,
 };
@@ -17,8 +17,7 @@ use muster_shared::{ids::NodeId, time::Timestamp};
 use tokio::sync::oneshot;
 
 use crate::exit::Exit;
-#[cfg(test)]
-pub(crate) use schema::open as open_store;
+pub(crate) use schema::{open as open_store, open_to_read};
 pub(crate) use store::{Store, Violation};
 
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +81,10 @@ impl Bounds {
     };
 }
 
+pub(crate) fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("journal.db")
+}
+
 type Work = Box<dyn FnOnce(&mut Store) + Send>;
 
 #[derive(Clone)]
@@ -91,7 +94,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<Self, Exit> {
-        let mut store = schema::open_with_room(&state_dir.join("journal.db"), node, bounds)?;
+        let mut store = schema::open_with_room(&path(state_dir), node, bounds)?;
         let (work, queue) = mpsc::channel::<Work>();
         thread::Builder::new()
             .name("journal".to_owned())

@@ -9,10 +9,15 @@ use muster_shared::time::Timestamp;
 const TALKATIVE: [&str; 2] = ["eventsource_client", "launchdarkly"];
 
 pub(crate) fn install() {
+    install_at(LevelFilter::Info);
+}
+
+/// With a level for when the environment names none.
+pub(crate) fn install_at(default: LevelFilter) {
     let level = std::env::var("MUSTER_LOG")
         .ok()
         .and_then(|raw| raw.parse().ok())
-        .unwrap_or(LevelFilter::Info);
+        .unwrap_or(default);
     let journal = (systemd_journal_logger::connected_to_journal() || in_unit_of_hook())
         .then(|| systemd_journal_logger::JournalLog::new().ok())
         .flatten();
@@ -101,7 +106,16 @@ pub(crate) fn say_on_stderr(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// The one place that writes to standard output.
+/// Byte for byte. Whoever has heard enough may hang up.
+pub(crate) fn copy_to_stdout(from: &mut impl std::io::Read) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match std::io::copy(from, &mut out).and_then(|_| out.flush()) {
+        Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        copied => copied,
+    }
+}
+
+/// The one place that writes lines to standard output.
 pub(crate) fn say_on_stdout(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

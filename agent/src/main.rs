@@ -23,6 +23,7 @@ mod journal;
 mod keyring;
 mod launch;
 mod limits;
+mod link;
 mod logging;
 mod nsk;
 mod outcome;
@@ -40,6 +41,7 @@ mod service;
 mod session;
 mod stream;
 mod supervise;
+mod tool;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -50,13 +52,17 @@ use exit::Exit;
 
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
-        Command::Enroll(args) => enroll(&args),
-        Command::Run(args) => run(args),
-        Command::Supervise(args) => supervise::main(&args.run_dir),
+        Command::Enroll(args) => enroll(&args).map(|()| exit::DONE),
+        Command::Run(args) => run(args).map(|()| exit::DONE),
+        Command::Status(args) => tool::status::run(args),
+        Command::Hooks(args) => tool::hooks::run(args.command),
+        Command::RunLocal(args) => run_local(args),
+        Command::Doctor(args) => tool::doctor::run(args),
+        Command::Supervise(args) => supervise::main(&args.run_dir).map(|()| exit::DONE),
         Command::Builtin(args) => return builtins::main(&args),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(exit) => exit.explain_and_code(),
     }
 }
@@ -79,6 +85,14 @@ fn run(args: args::RunArgs) -> Result<(), Exit> {
     runtime.shutdown_timeout(Duration::from_millis(500));
     drop(lock);
     stopped
+}
+
+fn run_local(args: args::RunLocalArgs) -> Result<u8, Exit> {
+    logging::install_at(log::LevelFilter::Warn);
+    let runtime = runtime()?;
+    let ended = runtime.block_on(tool::run_local::run(args));
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    ended
 }
 
 /// One thread for everything that waits; blocking work gets a few more, which leave when idle.

@@ -54,8 +54,18 @@ impl Reach {
         &self.clock
     }
 
+    /// The proxy on the way to an address, as people may read it.
+    pub(crate) fn proxy_on_the_way_to(&self, target: &Url) -> Option<&str> {
+        self.proxies.named_on_the_way_to(target)
+    }
+
     /// An HTTP client that trusts these authorities, and those of `extra_ca_file`, and no others.
     pub(crate) fn client(&self, authorities: &[&[u8]]) -> Result<ClientBuilder, String> {
+        Ok(self.client_speaking(self.tls_to(authorities)?))
+    }
+
+    /// The TLS of such a client.
+    pub(crate) fn tls_to(&self, authorities: &[&[u8]]) -> Result<rustls::ClientConfig, String> {
         let mut all = authorities.to_vec();
         if !self.extra_ca.is_empty() {
             all.push(&self.extra_ca);
@@ -64,20 +74,27 @@ impl Reach {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider())
             .build()
             .map_err(|err| err.to_string())?;
-        self.client_with(verifier)
+        self.tls_with(verifier)
     }
 
     /// The same with an idea of its own of who is trusted.
     pub(crate) fn client_with(&self, verifier: Arc<dyn ServerCertVerifier>) -> Result<ClientBuilder, String> {
+        Ok(self.client_speaking(self.tls_with(verifier)?))
+    }
+
+    fn tls_with(&self, verifier: Arc<dyn ServerCertVerifier>) -> Result<rustls::ClientConfig, String> {
         let time = Arc::new(ControlsTime(self.clock.clone()));
-        let tls = rustls::ClientConfig::builder_with_details(provider(), time)
+        Ok(rustls::ClientConfig::builder_with_details(provider(), time)
             .with_safe_default_protocol_versions()
             .map_err(|err| err.to_string())?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth();
+            .with_no_client_auth())
+    }
+
+    fn client_speaking(&self, tls: rustls::ClientConfig) -> ClientBuilder {
         let proxies = Arc::clone(&self.proxies);
-        Ok(Client::builder()
+        Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -92,7 +109,7 @@ impl Reach {
             .proxy(reqwest::Proxy::custom(move |target| {
                 proxies.on_the_way_to(target)
             }))
-            .user_agent(concat!("musterd/", env!("CARGO_PKG_VERSION"))))
+            .user_agent(concat!("musterd/", env!("CARGO_PKG_VERSION")))
     }
 
     /// The client for control itself: HTTPS to the pinned authority.

@@ -275,6 +275,25 @@ impl RunDir {
         }
     }
 
+    /// The live supervisor that owns the attempt, and since when. Looks, and claims nothing.
+    pub(crate) fn supervisor(&self, boot_id: &str) -> io::Result<Option<(i32, Timestamp)>> {
+        let Some(Claim::Supervisor {
+            pid,
+            started,
+            boot_id: theirs,
+            cgroup: _,
+        }) = self.read_claim()?
+        else {
+            return Ok(None);
+        };
+        if theirs != boot_id || live(pid, started).is_none() {
+            return Ok(None);
+        }
+        let claimed = fs::metadata(self.claim())?.modified()?;
+        let since = claimed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(Some((pid, Timestamp::from_millis(0).plus(since))))
+    }
+
     /// Finds out what became of an attempt that was to be started. See the top of this file.
     pub(crate) fn examine(&self, boot_id: &str) -> io::Result<Found> {
         // A claim that is there is read and not contended for, which a full disk would not allow.

@@ -4,6 +4,7 @@
 //! never run again; it is answered by telling its present stage once more.
 
 mod invocation;
+pub(crate) mod overview;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -429,6 +430,7 @@ impl Session {
             reported: Reported::Nothing,
             posting: false,
             cancel_asked: cancelled,
+            running_since: None,
             volatile: false,
         };
         // Those before it that have expired are in nobody's way.
@@ -723,6 +725,7 @@ impl Session {
             let lane = invocation.lane.clone();
             invocation.attempt += 1;
             invocation.stage = Stage::Started;
+            invocation.running_since = Some(now);
             if !invocation.volatile {
                 decision.facts.push(Fact::Started {
                     execution: id,

@@ -24,7 +24,7 @@ use crate::{
     control::Control,
     eventloop::Event,
     keyring::Keys,
-    retry_after,
+    link, retry_after,
 };
 use transport::Transport;
 
@@ -42,6 +42,7 @@ pub(crate) struct Listener {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) link: link::Teller,
 }
 
 /// Why a connection is over.
@@ -84,6 +85,7 @@ impl Listener {
             let wait = backoff.next_unless_asked(over.asked, backoff::chance());
             log::warn!(failures, wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 "The event stream is down: {}", over.why);
+            self.link.down(&over.why, failures, wait);
             if self
                 .events
                 .send(Event::Disconnected { why: over.why })
@@ -113,6 +115,7 @@ impl Listener {
             match item {
                 Ok(SSE::Connected(_)) => {
                     connected = true;
+                    self.link.up();
                     log::info!(node_id:% = self.node; "The event stream is open");
                     if self.events.send(Event::Connected).await.is_err() {
                         break;

@@ -9,6 +9,7 @@ pub mod envelope;
 pub mod ids;
 pub mod labels;
 pub mod parameter_schema;
+pub mod parameter_text;
 #[cfg(feature = "openapi")]
 pub mod schema;
 pub mod selector;

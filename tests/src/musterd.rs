@@ -152,6 +152,28 @@ impl Musterd {
         command
     }
 
+    /// A command line of `musterd` that looks at this node: its verbs, then where everything of it is.
+    #[must_use]
+    pub fn tool_command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(binary("musterd"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .args(words)
+            .arg("--state-dir")
+            .arg(&self.state)
+            .arg("--hooks-dir")
+            .arg(&self.hooks)
+            .arg("--config")
+            .arg(&self.config);
+        command
+    }
+
+    /// Runs it to its end.
+    pub async fn tool(&self, words: &[&str]) -> Said {
+        crate::operator::said_by(tokio::process::Command::from(self.tool_command(words))).await
+    }
+
     /// Starts the daemon, without waiting for anything.
     ///
     /// # Panics

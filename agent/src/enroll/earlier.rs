@@ -12,15 +12,18 @@ use crate::{
 };
 
 /// The identity goes first: without it no daemon starts on what is left.
-const FILES: [&str; 9] = [
+const FILES: [&str; 12] = [
     "identity.json",
     "nsk",
     "nsk.next",
+    "nsk.replaced",
     "ca.pem",
     "instances.json",
     "journal.db",
     "journal.db-wal",
     "journal.db-shm",
+    "journal.begun",
+    "journal.room",
     "runs",
 ];
 

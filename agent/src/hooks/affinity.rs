@@ -49,6 +49,18 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
+    /// What of ours the other one changes too.
+    pub(crate) fn shared_with(&self, other: &Self) -> Vec<String> {
+        match (self, other) {
+            (Self::ReadOnly, _) | (_, Self::ReadOnly) => Vec::new(),
+            (Self::Changes(ours), Self::Changes(theirs)) => ours
+                .iter()
+                .filter(|ours| theirs.iter().any(|theirs| ours.touches(theirs)))
+                .map(ToString::to_string)
+                .collect(),
+        }
+    }
+
     /// Whether the two may run at the same time.
     pub(crate) fn runs_beside(&self, other: &Self) -> bool {
         match (self, other) {

@@ -118,12 +118,12 @@ impl Catalog {
 const FILE_NAME_BYTES_MAX: usize = 255;
 
 /// A hook's name, digests and manifest, or why the file is none.
-type Observed = Result<(ActionName, Digests, Arc<Manifest>), String>;
+pub(crate) type Observed = Result<(ActionName, Digests, Arc<Manifest>), String>;
 
 /// What the directory held at one moment, before anything is compared.
 pub(crate) struct Listing {
-    files: Vec<(String, Observed)>,
-    problem: Option<String>,
+    pub(crate) files: Vec<(String, Observed)>,
+    pub(crate) problem: Option<String>,
 }
 
 /// Reads and hashes every hook. Slow where hooks are large.
@@ -181,7 +181,8 @@ pub(crate) fn judge_all(
     })
 }
 
-fn observe(hooks: &HookDir, name: &str, max: SizesMax) -> Observed {
+/// One file, as a hook of that name.
+pub(crate) fn observe(hooks: &HookDir, name: &str, max: SizesMax) -> Observed {
     let name: ActionName = name
         .parse()
         .map_err(|err: muster_shared::ids::BadActionName| err.to_string())?;

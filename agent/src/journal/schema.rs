@@ -1,9 +1,9 @@
 //! Opening the database, its tables, and the refusal of one that is not ours.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use muster_shared::ids::NodeId;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::{Bounds, Store};
 use crate::{durable, exit::Exit};
@@ -12,6 +12,8 @@ const REMEDY: &str = "It is not re-created, because a node that forgets what it 
                       enrol this machine anew with an empty state directory";
 
 const SCHEMA_VERSION: &str = "1";
+/// How long a reader waits while a daemon writes.
+const READ_WAIT: Duration = Duration::from_secs(5);
 
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS meta (
@@ -142,6 +144,34 @@ pub(crate) fn open(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, E
         )));
     }
     Store::new(connection, bounds).map_err(damaged)
+}
+
+/// Whoever looks only takes nothing in.
+const LOOKED_AT: Bounds = Bounds {
+    rows_max: 0,
+    bytes_max: 0,
+};
+
+/// Opens it to look only, beside a daemon that works with it or without one. It is neither made nor brought up to date.
+pub(crate) fn open_to_read(path: &Path) -> Result<Store, Exit> {
+    let unreadable =
+        |err: rusqlite::Error| Exit::Journal(format!("the journal {} cannot be read: {err}", path.display()));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(unreadable)?;
+    connection.busy_timeout(READ_WAIT).map_err(unreadable)?;
+    let value = |key: &str| -> rusqlite::Result<Option<String>> {
+        connection
+            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+            .optional()
+    };
+    let version = value("schema_version").map_err(unreadable)?.unwrap_or_default();
+    if version != SCHEMA_VERSION {
+        return Err(Exit::Journal(format!(
+            "the journal {} has schema {version}; this musterd knows {SCHEMA_VERSION}",
+            path.display()
+        )));
+    }
+    Store::new(connection, LOOKED_AT).map_err(unreadable)
 }
 
 /// SQLite gives its companions the mode of the database, so it is made before SQLite sees it: requests hold secrets.

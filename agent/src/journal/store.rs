@@ -226,6 +226,52 @@ impl Store {
             .transpose()
     }
 
+    pub(crate) fn baselines(&mut self) -> Result<Vec<(ActionName, Digest)>, JournalError> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT hook, digest FROM baseline ORDER BY hook")?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+        rows.map(|row| {
+            let (hook, digest) = row?;
+            Ok((
+                parse("baseline", &hook, "hook", &hook)?,
+                parse("baseline", &hook, "digest", &digest)?,
+            ))
+        })
+        .collect()
+    }
+
+    /// Takes the word of this machine's admin. An approval of control that comes later still counts.
+    pub(crate) fn trust(
+        &mut self,
+        hook: &ActionName,
+        digest: Digest,
+        now: Timestamp,
+    ) -> Result<(), JournalError> {
+        self.connection.execute(
+            "INSERT INTO baseline (hook, digest, pinned_ms) VALUES (?1, ?2, ?3)
+             ON CONFLICT (hook) DO UPDATE SET digest = excluded.digest, pinned_ms = excluded.pinned_ms",
+            params![hook.as_str(), digest.to_string(), now.as_millis()],
+        )?;
+        Ok(())
+    }
+
+    /// What is wrong with the file itself, if anything.
+    pub(crate) fn damage(&mut self) -> Result<Option<String>, JournalError> {
+        let verdict: String = self
+            .connection
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        Ok((verdict != "ok").then_some(verdict))
+    }
+
+    /// The node whose journal it is.
+    pub(crate) fn owner(&mut self) -> Result<Option<String>, JournalError> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT value FROM meta WHERE key = 'node_id'")?;
+        Ok(statement.query_row([], |row| row.get(0)).optional()?)
+    }
+
     /// Takes an operator's approval, unless one at least as new is known. Says whether it did.
     pub(crate) fn approve(
         &mut self,

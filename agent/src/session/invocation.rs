@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_shared::{status::Status, wire::ActionRequest};
+use muster_shared::{status::Status, time::Timestamp, wire::ActionRequest};
 
 use super::Recorded;
 use crate::{
@@ -63,6 +63,8 @@ pub(super) struct Invocation {
     pub(super) reported: Reported,
     pub(super) posting: bool,
     pub(super) cancel_asked: bool,
+    /// Known only of what this process started.
+    pub(super) running_since: Option<Timestamp>,
     /// Known to this process only, because the journal could not take it.
     pub(super) volatile: bool,
 }
@@ -77,6 +79,7 @@ impl Invocation {
             reported: row.reported,
             posting: false,
             cancel_asked: row.cancel_asked,
+            running_since: None,
             volatile: false,
         }
     }

@@ -1,0 +1,189 @@
+//! What is under way, for people: what runs, what waits and for what, what control has not been told.
+
+use muster_shared::{
+    ids::{ActionName, ExecutionId},
+    status::Status,
+    time::Timestamp,
+    wire::ActionRequest,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{OwedOutput, Recorded, Reported, Session, Stage};
+use crate::{hooks::affinity::Lane, outcome::Outcome};
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Overview {
+    pub(crate) running: Vec<Running>,
+    pub(crate) waiting: Vec<Waiting>,
+    /// Ended here, and control does not know it yet.
+    pub(crate) untold: Vec<Untold>,
+    pub(crate) outputs_owed: Vec<Owed>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Running {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) action: ActionName,
+    pub(crate) attempt: u32,
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) deadline: Timestamp,
+    pub(crate) cancel_asked: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Waiting {
+    /// 1 is the next.
+    pub(crate) position: usize,
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) action: ActionName,
+    pub(crate) deadline: Timestamp,
+    /// As many run as may: `running_max`.
+    pub(crate) all_slots_taken: bool,
+    /// What it must not run beside, and must not overtake.
+    pub(crate) behind: Vec<Behind>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Behind {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) action: ActionName,
+    /// What of its own the other one changes too; nothing where one of the two may change anything.
+    pub(crate) affinity: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Untold {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) action: ActionName,
+    pub(crate) status: Status,
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Owed {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) bytes: u64,
+    pub(crate) since: Timestamp,
+}
+
+impl Owed {
+    const fn of(execution_id: ExecutionId, output: OwedOutput) -> Self {
+        Self {
+            execution_id,
+            bytes: output.bytes,
+            since: output.since,
+        }
+    }
+}
+
+impl Untold {
+    fn of(request: &ActionRequest, outcome: &Outcome) -> Self {
+        let callback = outcome.callback();
+        Self {
+            execution_id: request.execution_id,
+            action: request.action.clone(),
+            status: callback.status,
+            error: callback.error,
+        }
+    }
+}
+
+impl Overview {
+    /// What can be told from the journal alone, while no daemon lives. Nothing of it waits for another: all of it waits
+    /// for a daemon.
+    pub(crate) fn of_journal(rows: &[Recorded], outputs: &[(Recorded, OwedOutput)]) -> Self {
+        let mut overview = Self::default();
+        for row in rows {
+            let (execution_id, action) = (row.request.execution_id, row.request.action.clone());
+            let deadline = row.request.deadline();
+            match &row.stage {
+                Stage::Taken => overview.waiting.push(Waiting {
+                    position: overview.waiting.len() + 1,
+                    execution_id,
+                    action,
+                    deadline,
+                    all_slots_taken: false,
+                    behind: Vec::new(),
+                }),
+                Stage::Started => overview.running.push(Running {
+                    execution_id,
+                    action,
+                    attempt: row.attempt,
+                    since: None,
+                    deadline,
+                    cancel_asked: row.cancel_asked,
+                }),
+                Stage::Ended(outcome) => overview.untold.push(Untold::of(&row.request, outcome)),
+            }
+        }
+        let owed = |(row, output): &(Recorded, OwedOutput)| Owed::of(row.request.execution_id, *output);
+        overview.outputs_owed = outputs.iter().map(owed).collect();
+        overview
+    }
+}
+
+impl Session {
+    pub(crate) fn overview(&self) -> Overview {
+        let mut overview = Overview {
+            waiting: self.queue(),
+            outputs_owed: self
+                .outputs
+                .iter()
+                .map(|(execution, outstanding)| Owed::of(*execution, outstanding.output))
+                .collect(),
+            ..Overview::default()
+        };
+        for (id, invocation) in &self.invocations {
+            let request = &invocation.request;
+            match &invocation.stage {
+                Stage::Started => overview.running.push(Running {
+                    execution_id: *id,
+                    action: request.action.clone(),
+                    attempt: invocation.attempt,
+                    since: invocation.running_since,
+                    deadline: request.deadline(),
+                    cancel_asked: invocation.cancel_asked,
+                }),
+                Stage::Ended(outcome) if invocation.reported != Reported::Terminal => {
+                    overview.untold.push(Untold::of(request, outcome));
+                }
+                Stage::Taken | Stage::Ended(_) => {}
+            }
+        }
+        overview
+    }
+
+    /// The same judgement by which [`Session::pump`] lets each of them wait.
+    fn queue(&self) -> Vec<Waiting> {
+        let all_slots_taken = self.running.len() >= self.running_max;
+        let mut ahead: Vec<(ExecutionId, &Lane)> =
+            self.running.iter().map(|(id, lane)| (*id, lane)).collect();
+        let mut queue = Vec::new();
+        for id in &self.waiting {
+            let Some(invocation) = self.invocations.get(id) else {
+                continue;
+            };
+            let behind = ahead
+                .iter()
+                .filter(|(_, other)| !invocation.lane.runs_beside(other))
+                .filter_map(|(other, lane)| {
+                    Some(Behind {
+                        execution_id: *other,
+                        action: self.invocations.get(other)?.request.action.clone(),
+                        affinity: invocation.lane.shared_with(lane),
+                    })
+                })
+                .collect();
+            queue.push(Waiting {
+                position: queue.len() + 1,
+                execution_id: *id,
+                action: invocation.request.action.clone(),
+                deadline: invocation.request.deadline(),
+                all_slots_taken,
+                behind,
+            });
+            ahead.push((*id, &invocation.lane));
+        }
+        queue
+    }
+}

@@ -1,0 +1,310 @@
+//! `musterd doctor`: everything that commonly keeps a node from working, looked at one after the other. Each finding says
+//! what is so, and what to do where it is not well. It changes nothing, here or at control.
+
+mod machine;
+mod network;
+
+use serde::Serialize;
+
+use super::{
+    desk::{self, Answer, Asked, Question},
+    hooks::Baselines,
+    render,
+};
+use crate::{
+    args::{ToolArgs, View},
+    config::Config,
+    exit::{self, Exit},
+    hooks::catalog,
+    identity::{Identity, IdentityFile},
+    journal,
+    logging::say_on_stdout,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    /// It works, and will not for long, or not for all.
+    Warn,
+    Fail,
+    /// It cannot be looked at yet.
+    Skip,
+}
+
+impl Verdict {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    finding: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, finding: impl Into<String>) -> Self {
+        Self::of(check, Verdict::Ok, finding, None)
+    }
+
+    fn skip(check: &'static str, finding: impl Into<String>) -> Self {
+        Self::of(check, Verdict::Skip, finding, None)
+    }
+
+    fn warn(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::of(check, Verdict::Warn, finding, Some(remedy.into()))
+    }
+
+    fn fail(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::of(check, Verdict::Fail, finding, Some(remedy.into()))
+    }
+
+    fn of(check: &'static str, verdict: Verdict, finding: impl Into<String>, remedy: Option<String>) -> Self {
+        Self {
+            check,
+            verdict,
+            finding: finding.into(),
+            remedy,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+}
+
+pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
+    let view = args.output;
+    let findings = match Config::load(args.place) {
+        Ok(config) => examine(&config)?,
+        Err(err) => vec![Finding::fail(
+            "configuration",
+            err.to_string(),
+            "mend the file; nothing else can be looked at before",
+        )],
+    };
+    let report = Report { findings };
+    match view {
+        View::Json => render::document(&report),
+        View::Table => say_on_stdout(&text(&report)),
+    }
+    let failed = report
+        .findings
+        .iter()
+        .any(|finding| finding.verdict == Verdict::Fail);
+    Ok(if failed { exit::FOUND_BAD } else { exit::DONE })
+}
+
+fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
+    let known = super::enrolled(&config.state_dir);
+    let mut findings = vec![Finding::ok(
+        "configuration",
+        format!(
+            "sound: state in {}, hooks in {}",
+            config.state_dir.display(),
+            config.hooks_dir.display()
+        ),
+    )];
+    findings.push(enrolment(config, &known));
+    findings.push(daemon(config));
+    findings.extend(machine::state_dir(&config.state_dir));
+    findings.push(machine::space(&config.state_dir));
+    findings.push(journal(config, known.as_ref().ok().and_then(Option::as_ref)));
+    findings.extend(hooks(config));
+    findings.push(machine::sealed_memory());
+    findings.push(machine::systemd());
+    match Identity::load(&config.state_dir) {
+        Ok(identity) => findings.extend(network::examine(&identity, &config.reach)?),
+        Err(_) => findings.push(Finding::skip(
+            "control",
+            "this machine names no control service yet: DNS, connection, certificate, key and clock were not looked at",
+        )),
+    }
+    Ok(findings)
+}
+
+fn enrolment(config: &Config, known: &Result<Option<IdentityFile>, Exit>) -> Finding {
+    let check = "enrolment";
+    match known {
+        Ok(None) => Finding::skip(check, "this machine is not enrolled; `musterd enroll` enrols it"),
+        Ok(Some(file)) => match Identity::load(&config.state_dir) {
+            Ok(_) => Finding::ok(
+                check,
+                format!("node {} ({}) of {}", file.name, file.node_id, file.server),
+            ),
+            Err(err) => Finding::fail(
+                check,
+                err.to_string(),
+                "restore the state directory from a backup, or move it away and enrol this machine anew",
+            ),
+        },
+        Err(err) => Finding::fail(
+            check,
+            err.to_string(),
+            "run this as root or as the user of the daemon; if the file is damaged, enrol this machine anew",
+        ),
+    }
+}
+
+fn daemon(config: &Config) -> Finding {
+    let check = "daemon";
+    let remedy = "look at its log: journalctl -u musterd";
+    match desk::ask(&config.state_dir, &Question::Status) {
+        Ok(Asked::Answered(Answer::Status(told))) if told.link.connected => Finding::ok(
+            check,
+            format!(
+                "runs (pid {}, version {}) and is connected",
+                told.pid, told.version
+            ),
+        ),
+        Ok(Asked::Answered(Answer::Status(told))) => Finding::warn(
+            check,
+            format!(
+                "runs (pid {}) and is not connected: {}",
+                told.pid,
+                told.link.last_error.as_deref().unwrap_or("it has just started")
+            ),
+            "see what the checks of control say below",
+        ),
+        Ok(Asked::Answered(Answer::Refused { why }) | Asked::Mute(why)) => Finding::fail(check, why, remedy),
+        Ok(Asked::Answered(Answer::Trusted)) => {
+            Finding::fail(check, "it answered something else than was asked", remedy)
+        }
+        Ok(Asked::NoDaemon) => Finding::warn(check, "no daemon runs here", "systemctl start musterd"),
+        Err(err) => Finding::warn(
+            check,
+            err.to_string(),
+            "run this as root or as the user of the daemon",
+        ),
+    }
+}
+
+fn journal(config: &Config, known: Option<&IdentityFile>) -> Finding {
+    let check = "journal";
+    let path = journal::path(&config.state_dir);
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => {
+            return Finding::skip(check, format!("{} is not there yet", path.display()));
+        }
+        Err(err) => {
+            return Finding::fail(
+                check,
+                format!("{}: {err}", path.display()),
+                "run this as root or as the user of the daemon",
+            );
+        }
+    }
+    let looked = journal::open_to_read(&path).and_then(|mut store| {
+        let unreadable = |err: journal::JournalError| Exit::Journal(exit::chain(&err));
+        let damage = store.damage().map_err(unreadable)?;
+        Ok((damage, store.owner().map_err(unreadable)?))
+    });
+    let restore = "restore it from a backup, or enrol this machine anew with an empty state directory; it is never \
+                   re-created by itself, because a node that forgets what it ran could run it twice";
+    match looked {
+        Err(err) => Finding::fail(check, err.to_string(), restore),
+        Ok((Some(damage), _)) => {
+            Finding::fail(check, format!("{} is damaged: {damage}", path.display()), restore)
+        }
+        Ok((None, owner)) => match (owner, known) {
+            (Some(owner), Some(known)) if owner != known.node_id.to_string() => Finding::fail(
+                check,
+                format!(
+                    "it belongs to node {owner}, but this machine is enrolled as {}",
+                    known.node_id
+                ),
+                format!("move {} away", path.display()),
+            ),
+            (Some(_) | None, Some(_) | None) => Finding::ok(check, format!("{} is whole", path.display())),
+        },
+    }
+}
+
+/// The directory, and every file in it that would not run.
+fn hooks(config: &Config) -> Vec<Finding> {
+    let check = "hooks";
+    let listing = catalog::look(&config.hooks_dir, config.limits.sizes);
+    if let Some(problem) = &listing.problem
+        && listing.files.is_empty()
+    {
+        let remedy = format!(
+            "install -d -o root -g root -m 0755 {}",
+            config.hooks_dir.display()
+        );
+        return vec![Finding::warn(check, problem, remedy)];
+    }
+    let mut findings = Vec::new();
+    let mut baselines = Baselines::open(&config.state_dir).ok();
+    let count = listing.files.len();
+    for (file, observed) in listing.files {
+        let (name, digests, manifest) = match observed {
+            Ok(observed) => observed,
+            Err(why) => {
+                findings.push(Finding::warn(
+                    check,
+                    format!("{file} is no hook: {why}"),
+                    "mend it as said, or take it out of the directory",
+                ));
+                continue;
+            }
+        };
+        let baseline = baselines
+            .as_mut()
+            .and_then(|known| known.of(&name).ok().flatten());
+        if let Some(baseline) = baseline.filter(|baseline| *baseline != digests.whole()) {
+            findings.push(Finding::warn(
+                check,
+                format!(
+                    "{name} has changed: it is {}, and {baseline} is pinned",
+                    digests.whole()
+                ),
+                format!("if it is meant so: musterd hooks trust {name}, and approve it at control"),
+            ));
+        }
+        if let Err(why) = manifest.run_as.prepare() {
+            findings.push(Finding::warn(
+                check,
+                format!("{name} cannot be started: {why}"),
+                "mend its manifest",
+            ));
+        }
+    }
+    findings.extend(
+        listing
+            .problem
+            .map(|problem| Finding::warn(check, problem, "remove hooks")),
+    );
+    if findings.is_empty() {
+        let text = format!("{count} in {}, all sound", config.hooks_dir.display());
+        findings.push(Finding::ok(check, text));
+    }
+    findings
+}
+
+fn text(report: &Report) -> String {
+    let lines = report.findings.iter().map(|finding| {
+        let mut text = format!(
+            "{:4}  {:13}  {}",
+            finding.verdict.as_str(),
+            finding.check,
+            render::line(&finding.finding)
+        );
+        if let Some(remedy) = &finding.remedy {
+            text.push_str(&format!("\n{:21}remedy: {}", "", render::line(remedy)));
+        }
+        text
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

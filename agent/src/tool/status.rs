@@ -1,0 +1,425 @@
+//! `musterd status`: what the daemon is about. Told by the daemon itself when it lives, and else from what it left.
+
+use std::{fs, path::Path, time::Duration};
+
+use muster_shared::{
+    ids::{ExecutionId, NodeId},
+    time::Timestamp,
+};
+use serde::Serialize;
+
+use super::{
+    desk::{self, Answer, Asked, Question, Told},
+    render::{self, or_dash, span},
+};
+use crate::{
+    args::{ToolArgs, View},
+    config::Config,
+    exit::{self, Exit},
+    journal,
+    link::Link,
+    logging::say_on_stdout,
+    procfs,
+    run_dir::{self, RunDir},
+    session::overview::{Overview, Owed, Running, Untold, Waiting},
+};
+
+#[derive(Serialize)]
+struct Status {
+    daemon: DaemonState,
+    node: Option<Node>,
+    /// The event stream; null when no daemon answers.
+    link: Option<Link>,
+    limits: Option<Limits>,
+    running: Vec<RunningHere>,
+    waiting: Vec<Waiting>,
+    untold: Vec<Untold>,
+    outputs_owed: Vec<Owed>,
+    journal: Option<JournalSize>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum DaemonState {
+    Running {
+        pid: u32,
+        version: String,
+        started_at: Timestamp,
+    },
+    /// It holds the state directory and gives no answer.
+    Mute {
+        why: String,
+    },
+    Down,
+}
+
+#[derive(Serialize)]
+struct Node {
+    node_id: NodeId,
+    name: String,
+    server: String,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    running_max: usize,
+    queue_max: usize,
+}
+
+#[derive(Serialize)]
+struct JournalSize {
+    path: String,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct RunningHere {
+    #[serde(flatten)]
+    running: Running,
+    /// The supervisor of a hook, while it lives.
+    supervisor_pid: Option<i32>,
+    /// The first process of the hook.
+    pid: Option<i32>,
+    /// The systemd unit in which it runs.
+    unit: Option<String>,
+}
+
+pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
+    let view = args.output;
+    let config = Config::load(args.place)?;
+    let state_dir = &config.state_dir;
+    let node = super::enrolled(state_dir)?.map(|file| Node {
+        node_id: file.node_id,
+        name: file.name,
+        server: file.server,
+    });
+    let (daemon, told) = match desk::ask(state_dir, &Question::Status)? {
+        Asked::Answered(Answer::Status(told)) => {
+            let daemon = DaemonState::Running {
+                pid: told.pid,
+                version: told.version.clone(),
+                started_at: told.started_at,
+            };
+            (daemon, Some(*told))
+        }
+        Asked::Answered(Answer::Refused { why }) | Asked::Mute(why) => (DaemonState::Mute { why }, None),
+        Asked::Answered(Answer::Trusted) => {
+            let why = "it answered something else than was asked".to_owned();
+            (DaemonState::Mute { why }, None)
+        }
+        Asked::NoDaemon => (DaemonState::Down, None),
+    };
+    let status = assemble(state_dir, daemon, node, told)?;
+    match view {
+        View::Table => say_on_stdout(&text(&status, Timestamp::now())),
+        View::Json => render::document(&status),
+    }
+    Ok(code(&status))
+}
+
+fn code(status: &Status) -> u8 {
+    match (&status.daemon, &status.link) {
+        (DaemonState::Running { .. }, Some(Link { connected: true, .. })) => exit::DONE,
+        (DaemonState::Running { .. }, Some(_) | None) => exit::UNREACHABLE,
+        (DaemonState::Mute { .. }, _) => exit::MUTE,
+        (DaemonState::Down, _) => exit::NO_DAEMON,
+    }
+}
+
+fn assemble(
+    state_dir: &Path,
+    daemon: DaemonState,
+    node: Option<Node>,
+    told: Option<Told>,
+) -> Result<Status, Exit> {
+    let (link, limits, overview) = match told {
+        Some(told) => {
+            let limits = Limits {
+                running_max: told.running_max,
+                queue_max: told.queue_max,
+            };
+            (Some(told.link), Some(limits), told.overview)
+        }
+        None => (None, None, from_journal(state_dir)?),
+    };
+    let here = |running: Running| found(state_dir, running);
+    Ok(Status {
+        daemon,
+        node,
+        link,
+        limits,
+        running: overview.running.into_iter().map(here).collect(),
+        waiting: overview.waiting,
+        untold: overview.untold,
+        outputs_owed: overview.outputs_owed,
+        journal: journal_size(state_dir),
+    })
+}
+
+fn from_journal(state_dir: &Path) -> Result<Overview, Exit> {
+    let path = journal::path(state_dir);
+    if !path.exists() {
+        return Ok(Overview::default());
+    }
+    let mut store = journal::open_to_read(&path)?;
+    let unreadable = |err: journal::JournalError| Exit::Journal(exit::chain(&err));
+    let rows = store.owed().map_err(unreadable)?;
+    let outputs = store.outputs_owed().map_err(unreadable)?;
+    Ok(Overview::of_journal(&rows, &outputs))
+}
+
+fn journal_size(state_dir: &Path) -> Option<JournalSize> {
+    let path = journal::path(state_dir);
+    let size = |suffix: &str| {
+        let mut name = path.clone().into_os_string();
+        name.push(suffix);
+        fs::metadata(name).map(|file| file.len())
+    };
+    Some(JournalSize {
+        bytes: size("").ok()? + size("-wal").unwrap_or(0) + size("-shm").unwrap_or(0),
+        path: path.display().to_string(),
+    })
+}
+
+/// The processes of what runs. A builtin has none of its own.
+fn found(state_dir: &Path, mut running: Running) -> RunningHere {
+    let run = RunDir::of(state_dir, running.execution_id, running.attempt);
+    let boot_id = run_dir::boot_id().unwrap_or_default();
+    let supervisor = run.supervisor(&boot_id).ok().flatten();
+    if let Some((_, since)) = supervisor {
+        running.since = Some(since);
+    }
+    let supervisor_pid = supervisor.map(|(pid, _)| pid);
+    let pid = supervisor_pid.and_then(|pid| {
+        let mut children = procfs::descendants(pid);
+        children.retain(|child| child.parent == pid);
+        children.sort_by_key(|child| (child.started, child.pid));
+        children.first().map(|child| child.pid)
+    });
+    RunningHere {
+        unit: pid.or(supervisor_pid).and_then(unit_of),
+        running,
+        supervisor_pid,
+        pid,
+    }
+}
+
+/// The innermost service or scope among the control groups of a process.
+fn unit_of(pid: i32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    unit_in(&groups)
+}
+
+fn unit_in(groups: &str) -> Option<String> {
+    let is_unit = |name: &&str| name.ends_with(".service") || name.ends_with(".scope");
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut units = paths.filter_map(|path| path.rsplit('/').find(is_unit));
+    units.next().map(str::to_owned)
+}
+
+fn text(status: &Status, now: Timestamp) -> String {
+    let mut parts = vec![render::facts(&head(status, now))];
+    let down = matches!(status.daemon, DaemonState::Down | DaemonState::Mute { .. });
+    if !status.running.is_empty() {
+        let rows: Vec<_> = status
+            .running
+            .iter()
+            .map(|here| running_row(here, down, now))
+            .collect();
+        parts.push(render::table(
+            &["RUNNING", "ACTION", "SINCE", "PID", "UNIT", "NOTE"],
+            &rows,
+        ));
+    }
+    if !status.waiting.is_empty() {
+        let rows: Vec<_> = status
+            .waiting
+            .iter()
+            .map(|waiting| waiting_row(waiting, down, now))
+            .collect();
+        parts.push(render::table(
+            &["QUEUE", "WAITING", "ACTION", "EXPIRES IN", "WAITS FOR"],
+            &rows,
+        ));
+    }
+    if !status.untold.is_empty() {
+        let rows: Vec<_> = status.untold.iter().map(untold_row).collect();
+        parts.push(render::table(
+            &["NOT TOLD YET", "ACTION", "STATUS", "ERROR"],
+            &rows,
+        ));
+    }
+    if !status.outputs_owed.is_empty() {
+        let rows: Vec<_> = status
+            .outputs_owed
+            .iter()
+            .map(|owed| owed_row(owed, now))
+            .collect();
+        parts.push(render::table(&["OUTPUT OWED", "SIZE", "SINCE"], &rows));
+    }
+    parts.join("\n\n")
+}
+
+fn head(status: &Status, now: Timestamp) -> Vec<(&'static str, String)> {
+    let daemon = match &status.daemon {
+        DaemonState::Running {
+            pid,
+            version,
+            started_at,
+        } => format!(
+            "running for {} (pid {pid}, version {version})",
+            span(*started_at, now)
+        ),
+        DaemonState::Mute { why } => format!("gives no answer: {why}; below is what the journal says"),
+        DaemonState::Down => "not running; below is what the journal says".to_owned(),
+    };
+    let node = status.node.as_ref().map_or_else(
+        || "not enrolled: run `musterd enroll`".to_owned(),
+        |node| format!("{} ({})", node.name, node.node_id),
+    );
+    let mut facts = vec![("Daemon", daemon), ("Node", node)];
+    if let Some(node) = &status.node {
+        facts.push(("Control", node.server.clone()));
+    }
+    if let Some(link) = &status.link {
+        facts.push(("Stream", link_text(link, now)));
+    }
+    if let Some(limits) = &status.limits {
+        facts.push((
+            "Running",
+            format!("{} of {}", status.running.len(), limits.running_max),
+        ));
+        facts.push((
+            "Waiting",
+            format!("{} of {}", status.waiting.len(), limits.queue_max),
+        ));
+    } else {
+        facts.push(("Running", status.running.len().to_string()));
+        facts.push(("Waiting", status.waiting.len().to_string()));
+    }
+    facts.push(("Not told yet", status.untold.len().to_string()));
+    let owed: u64 = status.outputs_owed.iter().map(|owed| owed.bytes).sum();
+    facts.push((
+        "Outputs owed",
+        format!("{} ({})", status.outputs_owed.len(), render::bytes(owed)),
+    ));
+    let journal = status.journal.as_ref();
+    facts.push((
+        "Journal",
+        or_dash(journal.map(|journal| render::bytes(journal.bytes))),
+    ));
+    facts
+}
+
+fn link_text(link: &Link, now: Timestamp) -> String {
+    if link.connected {
+        return format!("connected for {}", span(link.since, now));
+    }
+    let mut text = format!("not connected for {}", span(link.since, now));
+    if let Some(error) = &link.last_error {
+        text.push_str(&format!(" ({} failed attempts): {error}", link.failures));
+    }
+    match link.next_attempt_at {
+        Some(at) if now.until(at) > Duration::ZERO => {
+            text.push_str(&format!("; next attempt in {}", span(now, at)))
+        }
+        Some(_) => text.push_str("; an attempt is under way"),
+        None => {}
+    }
+    text
+}
+
+fn running_row(here: &RunningHere, down: bool, now: Timestamp) -> Vec<String> {
+    let running = &here.running;
+    let note = match (down, here.supervisor_pid, running.cancel_asked) {
+        (true, None, _) => "its end is taken up when the daemon starts",
+        (_, _, true) => "is being cancelled",
+        (true, Some(_), false) => "runs on without a daemon",
+        (false, _, false) => "",
+    };
+    vec![
+        running.execution_id.to_string(),
+        running.action.to_string(),
+        or_dash(running.since.map(|since| span(since, now))),
+        or_dash(here.pid),
+        or_dash(here.unit.as_ref()),
+        note.to_owned(),
+    ]
+}
+
+fn untold_row(untold: &Untold) -> Vec<String> {
+    vec![
+        untold.execution_id.to_string(),
+        untold.action.to_string(),
+        untold.status.to_string(),
+        or_dash(untold.error.as_ref()),
+    ]
+}
+
+fn owed_row(owed: &Owed, now: Timestamp) -> Vec<String> {
+    vec![
+        owed.execution_id.to_string(),
+        render::bytes(owed.bytes),
+        span(owed.since, now),
+    ]
+}
+
+fn waiting_row(waiting: &Waiting, down: bool, now: Timestamp) -> Vec<String> {
+    vec![
+        waiting.position.to_string(),
+        waiting.execution_id.to_string(),
+        waiting.action.to_string(),
+        span(now, waiting.deadline),
+        waits_for(waiting, down),
+    ]
+}
+
+fn waits_for(waiting: &Waiting, down: bool) -> String {
+    if down {
+        return "the daemon".to_owned();
+    }
+    let mut reasons: Vec<String> = Vec::new();
+    if waiting.all_slots_taken {
+        reasons.push("a free slot (running_max)".to_owned());
+    }
+    for behind in &waiting.behind {
+        let what = match &behind.affinity[..] {
+            [] => "one of the two may change anything".to_owned(),
+            shared => format!("both change {}", shared.join(", ")),
+        };
+        reasons.push(format!(
+            "{} {}: {what}",
+            behind.action,
+            short(behind.execution_id)
+        ));
+    }
+    reasons.join("; ")
+}
+
+/// The end of an id tells two of the same minute apart; the beginning does not.
+fn short(execution: ExecutionId) -> String {
+    let text = execution.to_string();
+    text.rsplit('-').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_the_innermost_one() {
+        assert_eq!(
+            unit_in("0::/system.slice/musterd.service\n").as_deref(),
+            Some("musterd.service")
+        );
+        assert_eq!(
+            unit_in("0::/user.slice/user@0.service/app.slice/run-1.scope/x\n").as_deref(),
+            Some("run-1.scope")
+        );
+        assert_eq!(unit_in("0::/\n"), None);
+        assert_eq!(
+            unit_in("12:pids:/a\n1:name=systemd:/system.slice/b.service\n0::/\n").as_deref(),
+            Some("b.service")
+        );
+    }
+}
