@@ -144,7 +144,8 @@ pub(crate) struct TrustArgs {
 const RUN_LOCAL: &str = "\
 The node's policy, the checks of the hook and its manifest, its baseline, its user, its limits and its supervisor are those of
 a dispatch. Nothing of it is told to control or written into the journal. It works beside a running daemon and without
-enrolment. It does not wait for what the daemon runs, nor the daemon for it: affinities and running_max are not honoured.
+enrolment. It is refused while the daemon runs what the affinity of either keeps it from running beside. The daemon takes no account
+of it: it may start such an action meanwhile, and running_max does not count this one.
 
 Its output goes to standard output as it was, once it has ended; everything else is said on standard error. Ctrl-C and
 SIGTERM end it as a cancel does.
@@ -160,6 +161,9 @@ pub(crate) struct RunLocalArgs {
     /// A parameter: KEY=TEXT, read as the number, list or truth value that the manifest declares there; KEY:=JSON in any case
     #[arg(short = 'p', long = "param", value_name = "KEY=TEXT", value_parser = parameter_text::parse)]
     pub(crate) params: Vec<(String, Value)>,
+    /// Run it also beside what the daemon runs and its affinity forbids
+    #[arg(long)]
+    pub(crate) beside: bool,
     /// How long it may take, as 30s, 5m or 2h; left out, as long as its manifest says, else 5m
     #[arg(long, value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,

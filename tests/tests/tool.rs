@@ -85,6 +85,16 @@ async fn the_status_tells_what_runs_and_what_waits_for_what_with_and_without_a_d
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
 
+    // A local run keeps out of the way of what runs, unless its admin knows better.
+    let said = node.tool(&["run-local", "quick"]).await.expect(126);
+    assert!(
+        said.stdout.is_empty() && said.stderr.contains("not_beside: the daemon runs hold"),
+        "{}",
+        said.stderr
+    );
+    let said = node.tool(&["run-local", "quick", "--beside"]).await.expect(0);
+    assert_eq!(said.stdout, "quick\n");
+
     node.kill9();
     let down = node.tool(&["status", "-o", "json"]).await.expect(9).json();
     assert_eq!(down["daemon"]["state"], "down");

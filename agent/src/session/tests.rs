@@ -682,6 +682,28 @@ fn hooks_that_change_different_things_run_side_by_side_and_none_overtakes_its_ow
     // It could run beside the first, but not past the second, which waits for the same.
     tried.expect(named(3, "web"), "taken 3 | post 3 ack");
     tried.expect(named(4, "look"), "taken 4, started 4.1 | start 4.1, post 4 ack");
+    let queue: Vec<String> = tried
+        .0
+        .overview()
+        .waiting
+        .iter()
+        .map(|waiting| {
+            let behind = waiting.behind.iter();
+            let behind: Vec<String> = behind
+                .map(|behind| format!("{} for {}", behind.action, behind.affinity.join("+")))
+                .collect();
+            format!(
+                "{} {} behind {}",
+                waiting.position,
+                waiting.action,
+                behind.join(", ")
+            )
+        })
+        .collect();
+    assert_eq!(
+        queue,
+        ["1 both behind db for db:main", "2 web behind both for web"]
+    );
     let _ = tried.0.handle(done(1), at(0));
     assert_eq!(tried.0.running(), 2);
     let _ = tried.0.handle(done(2), at(0));

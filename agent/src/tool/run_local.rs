@@ -29,7 +29,11 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
 };
 
-use super::{hooks::Baselines, render};
+use super::{
+    desk::{self, Answer, Asked, Question},
+    hooks::Baselines,
+    render,
+};
 use crate::{
     args::{RunLocalArgs, View},
     builtins::{self, ReloadAsked},
@@ -45,6 +49,7 @@ use crate::{
     outcome::{Ended, Outcome, Output},
     run_dir::{self, RunDir},
     runner::{BUILTINS_MAX, Runner},
+    session::overview::Running,
 };
 
 const ATTEMPT: u32 = 1;
@@ -93,6 +98,7 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
     let scratch = Scratch::make(&config.state_dir, execution)?;
     let journal = scratch.journal(&config.state_dir, node, config.limits.journal)?;
     let mut settings = config;
+    let state_dir = settings.state_dir.clone();
     settings.state_dir.clone_from(&scratch.dir);
     let settings = Arc::new(settings);
     let clock = Clock::default();
@@ -100,6 +106,12 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
         .await
         .map_err(|err| Exit::Journal(exit::chain(&err)))?;
     let request = request(&args, &catalog, (execution, node))?;
+    if !args.beside
+        && let Some(why) = in_the_way(&state_dir, &catalog, args.action.as_str())?
+    {
+        let outcome = Outcome::refused("not_beside", why);
+        return told(&request, &outcome, &scratch, view);
+    }
 
     let (_settings, settings_seen) = watch::channel(settings);
     let (_catalog, catalog_seen) = watch::channel(Arc::new(catalog));
@@ -130,10 +142,42 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
         }
     };
     refusing.abort();
-    let run = RunDir::of(&scratch.dir, execution, ATTEMPT);
-    tell(&request, &outcome, &run, view)
+    told(&request, &outcome, &scratch, view)
+}
+
+fn told(request: &ActionRequest, outcome: &Outcome, scratch: &Scratch, view: View) -> Result<u8, Exit> {
+    let run = RunDir::of(&scratch.dir, request.execution_id, ATTEMPT);
+    tell(request, outcome, &run, view)
         .map_err(|err| Exit::Failure(format!("its output could not be printed: {err}")))?;
     Ok(code(&outcome.ended))
+}
+
+/// What the daemon runs now and this must not run beside. What the daemon starts later takes no account of this run.
+fn in_the_way(state_dir: &Path, catalog: &Catalog, action: &str) -> Result<Option<String>, Exit> {
+    let lanes = catalog.lanes();
+    let Some(ours) = lanes.get(action) else {
+        return Ok(None);
+    };
+    let running = match desk::ask(state_dir, &Question::Status)? {
+        Asked::Answered(Answer::Status(told)) => told.overview.running,
+        Asked::NoDaemon => return Ok(None),
+        Asked::Answered(Answer::Refused { .. } | Answer::Trusted) | Asked::Mute(_) => {
+            return Err(Exit::StateInUse(
+                "the daemon does not say what it runs, so that this might disturb it: say --beside to run it all the same"
+                    .to_owned(),
+            ));
+        }
+    };
+    let theirs = |running: &&Running| lanes.get(running.action.as_str());
+    let other = running
+        .iter()
+        .find(|running| theirs(running).is_some_and(|theirs| !ours.runs_beside(theirs)));
+    Ok(other.map(|other| {
+        format!(
+            "the daemon runs {} ({}), and {action} must not run beside it: wait for its end, or say --beside",
+            other.action, other.execution_id
+        )
+    }))
 }
 
 async fn refuse_reloads(mut reloads: mpsc::Receiver<ReloadAsked>) {
