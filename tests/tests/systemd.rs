@@ -357,6 +357,8 @@ async fn what_the_sandbox_hides_is_seen(host: &TestHost) {
         let file = answer(host, "file.read", &format!("-p path={path}")).await;
         assert_eq!(file["content"], content, "{file}");
     }
+    let disk = answer(host, "disk.usage", "-p path=/tmp/story").await;
+    assert_eq!(disk["file_systems"][0]["mounted_on"], "/", "{disk}");
     let list = answer(host, "processes.list", "-p limit=1000").await;
     let story: u32 = main_pid(host, "story").await.parse().expect("a pid");
     let processes = list["processes"].as_array().expect("a list");

@@ -66,8 +66,6 @@ impl View {
 
     fn of_machine() -> io::Result<(OwnedFd, String)> {
         let root = rustix::fs::open("/proc/1/root", PLACE | OFlags::DIRECTORY, Mode::empty())?;
-        // Kernels before 5.6 cannot.
-        below(&root, "/")?;
         Ok((root, fs::read_to_string("/proc/1/mounts")?))
     }
 
@@ -81,9 +79,16 @@ impl View {
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Links that begin with a slash begin at that root too.
+/// Links that begin with a slash begin at that root too, where the kernel can do that: it cannot before 5.6, nor may it
+/// in a unit with `RestrictSUIDSGID=`. Such a link then begins at the daemon's own root, which differs below `/tmp` alone.
 fn below(root: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat2(root, path, PLACE, Mode::empty(), ResolveFlags::IN_ROOT)
+    match rustix::fs::openat2(root, path, PLACE, Mode::empty(), ResolveFlags::IN_ROOT) {
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+            let relative = format!("./{}", path.trim_start_matches('/'));
+            rustix::fs::openat(root, relative, PLACE, Mode::empty())
+        }
+        opened => opened,
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, _: &Context) -> Result<Value, Failed> {
@@ -107,10 +112,17 @@ fn all(view: &View) -> Vec<Value> {
         .rev()
         .filter(|mount| shown.insert(&mount.path))
         .filter_map(|mount| {
-            let usage = rustix::fs::fstatvfs(view.look(&mount.path).ok()?)
-                .ok()
-                .filter(|usage| usage.f_blocks > 0)?;
-            Some(describe(mount, &usage))
+            let looked = view
+                .look(&mount.path)
+                .and_then(|place| Ok(rustix::fs::fstatvfs(place)?));
+            match looked {
+                Ok(usage) if usage.f_blocks == 0 => None,
+                Ok(usage) => Some(describe(mount, &usage)),
+                // What cannot be looked at is not passed over in silence: it may be the one that is full.
+                Err(err) => Some(json!({
+                    "mounted_on": mount.path, "source": mount.source, "type": mount.kind, "error": err.to_string(),
+                })),
+            }
         })
         .collect();
     systems.reverse();
