@@ -28,24 +28,33 @@ mod counted {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// `COUNT:FILE`: stop after so many, and say in that file after which kind.
+    /// `COUNT:FILE`: stop after so many, and say in that file after which kind. `KIND:FILE`: after the first of that kind.
     const STOP_AFTER: &str = "MUSTER_STOP_AFTER_EFFECT";
     /// The same, of the supervisors that the daemon starts.
     const STOP_SUPERVISOR_AFTER: &str = "MUSTER_STOP_SUPERVISOR_AFTER_EFFECT";
 
-    fn asked() -> Option<(u64, PathBuf)> {
+    struct Asked {
+        after: String,
+        file: PathBuf,
+    }
+
+    fn asked() -> Option<Asked> {
         let asked = std::env::var(STOP_AFTER).ok()?;
-        let (count, file) = asked.split_once(':')?;
-        Some((count.parse().ok()?, file.into()))
+        let (after, file) = asked.split_once(':')?;
+        Some(Asked {
+            after: after.to_owned(),
+            file: file.into(),
+        })
     }
 
     pub(crate) fn done(what: &'static str) {
-        static ASKED: OnceLock<Option<(u64, PathBuf)>> = OnceLock::new();
+        static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let Some((stop_at, file)) = ASKED.get_or_init(asked) else {
+        let Some(Asked { after, file }) = ASKED.get_or_init(asked) else {
             return;
         };
-        if COUNT.fetch_add(1, Ordering::SeqCst) + 1 == *stop_at {
+        let count = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
+        if after == what || after.parse() == Ok(count) {
             let _ = std::fs::write(file, what);
             // As `kill -9` would: nothing is unwound and nothing is flushed.
             let _ = kill_process(getpid(), Signal::KILL);

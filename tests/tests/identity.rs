@@ -300,7 +300,8 @@ fn copy_state(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         if entry.path().is_dir() {
             copy_state(&entry.path(), &target);
-        } else {
+        } else if entry.path().is_file() {
+            // Not the socket at which the daemon is asked.
             fs::copy(entry.path(), target).expect("a file can be copied");
         }
     }
