@@ -1,7 +1,7 @@
 //! Actions that are compiled in. Each answers with one JSON document, and none runs a command line.
 //!
-//! What only looks at what the kernel tells of the machine works inside the daemon, so that it answers also where no
-//! process can be started and nothing be written. All else works apart, in a process under a supervisor as a hook's is:
+//! What only asks the kernel or the daemon itself works inside the daemon, so that it answers also where no process can be
+//! started and nothing be written. All else works apart, in a process under a supervisor as a hook's is:
 //! bounded, ended as a tree, and found again by a daemon that restarts.
 
 mod apart;

@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// List nodes
     Nodes(nodes::ListArgs),
-    /// Show, label or remove one node
+    /// Show, label or remove one node, or have nodes change their keys
     #[command(subcommand)]
     Node(NodeCommand),
     /// List what can be run, and on how many nodes

@@ -13,8 +13,20 @@ use muster_tests::{
     world::{on_node, target},
 };
 
-/// Set where no file system may be mounted, to leave these stories out.
-const WITHOUT: &str = "MUSTER_STORIES_WITHOUT_MOUNT";
+/// Set to `skip` where no file system may be mounted, to leave these stories out.
+const VARIABLE: &str = "MUSTER_STORY_MOUNT";
+
+fn left_out() -> bool {
+    if std::env::var(VARIABLE).is_ok_and(|value| value == "skip") {
+        return true;
+    }
+    let may_mount = Command::new("unshare").args(["--mount", "true"]).status();
+    assert!(
+        may_mount.is_ok_and(|status| status.success()),
+        "this story mounts a file system, which needs root; to leave it out, set {VARIABLE}=skip"
+    );
+    false
+}
 
 /// Starts the daemon with its state on a file system of `size`, which nobody but it and its children see mounted, once
 /// `before` was done there.
@@ -85,7 +97,7 @@ async fn prepared(world: &World) -> Node {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_builtins_answer_hooks_say_why_not_and_room_heals_it() {
-    if std::env::var_os(WITHOUT).is_some() {
+    if left_out() {
         return;
     }
     let world = World::new().await;
@@ -124,7 +136,7 @@ async fn on_a_full_disk_builtins_answer_hooks_say_why_not_and_room_heals_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_whose_output_fills_the_disk_ends_as_it_ended() {
-    if std::env::var_os(WITHOUT).is_some() {
+    if left_out() {
         return;
     }
     let world = World::new().await;
@@ -156,7 +168,7 @@ async fn a_hook_whose_output_fills_the_disk_ends_as_it_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_killed_on_a_full_disk_starts_there() {
-    if std::env::var_os(WITHOUT).is_some() {
+    if left_out() {
         return;
     }
     let world = World::new().await;

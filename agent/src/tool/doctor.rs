@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     exit::{self, Exit},
     hooks::catalog,
-    identity::{Identity, IdentityFile},
+    identity::{self, Identity, IdentityFile},
     journal,
     logging::say_on_stdout,
 };
@@ -125,6 +125,10 @@ fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
     findings.push(machine::sealed_memory());
     findings.push(machine::systemd());
     match Identity::load(&config.state_dir) {
+        Err(_) if matches!(known, Ok(Some(_))) => findings.push(Finding::skip(
+            "control",
+            "without the key, DNS, connection, certificate, key and clock were not looked at",
+        )),
         Ok(identity) => findings.extend(network::examine(&identity, &config.reach)?),
         Err(_) => findings.push(Finding::skip(
             "control",
@@ -138,6 +142,15 @@ fn enrolment(config: &Config, known: &Result<Option<IdentityFile>, Exit>) -> Fin
     let check = "enrolment";
     match known {
         Ok(None) => Finding::skip(check, "this machine is not enrolled; `musterd enroll` enrols it"),
+        Ok(Some(file)) if !identity::nsk_path(&config.state_dir).exists() => Finding::warn(
+            check,
+            format!(
+                "node {} ({}) of {}; its key is not in the state directory",
+                file.name, file.node_id, file.server
+            ),
+            "well, if systemd hands the key over to the unit (LoadCredentialEncrypted=); else restore it from a backup, or \
+             enrol this machine anew with --force",
+        ),
         Ok(Some(file)) => match Identity::load(&config.state_dir) {
             Ok(_) => Finding::ok(
                 check,
