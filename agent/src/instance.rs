@@ -63,6 +63,11 @@ fn with_one_more(mut instances: Vec<Uuid>, id: Uuid) -> Vec<Uuid> {
     instances
 }
 
+/// What control said when it refused this state directory as a copy.
+pub(crate) fn refusal(state_dir: &Path) -> Option<String> {
+    read(&path_in(state_dir)).ok()?.copy
+}
+
 impl Instance {
     /// Begins one. Refuses where control has found a copy before.
     pub(crate) fn begin(state_dir: &Path) -> Result<Self, Exit> {
@@ -70,7 +75,7 @@ impl Instance {
         let file = read(&path)?;
         if let Some(why) = file.copy {
             return Err(Exit::Enrolment(format!(
-                "control refused this state directory: {why}"
+                "this state directory was refused as a copy: {why}"
             )));
         }
         let failed = |err: io::Error| Exit::Failure(format!("{} cannot be written: {err}", path.display()));
@@ -143,7 +148,7 @@ impl Instance {
                 path.display()
             );
         }
-        Exit::Enrolment(format!("control refused this state directory: {why}"))
+        Exit::Enrolment(format!("this state directory was refused as a copy: {why}"))
     }
 }
 

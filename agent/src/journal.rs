@@ -85,6 +85,11 @@ pub(crate) fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("journal.db")
 }
 
+/// Whether there was a journal once.
+pub(crate) fn begun(state_dir: &Path) -> bool {
+    path(state_dir).with_extension("begun").exists()
+}
+
 type Work = Box<dyn FnOnce(&mut Store) + Send>;
 
 #[derive(Clone)]

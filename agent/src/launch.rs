@@ -209,9 +209,14 @@ pub(crate) async fn clear(run: &RunDir) {
 fn end_survivors(spec: &Spec, group: Option<Cgroup>) {
     const ROUNDS_MAX: u32 = 20;
     let execution = spec.execution_id;
+    // Several nodes may live on one machine, and each may have been sent the same execution.
+    let theirs = [
+        ("MUSTER_EXECUTION_ID", execution.to_string()),
+        ("MUSTER_NODE_ID", spec.node_id.to_string()),
+    ];
     let mut killed = 0;
     for _ in 0..ROUNDS_MAX {
-        let survivors = procfs::with_variable("MUSTER_EXECUTION_ID", &execution.to_string());
+        let survivors = procfs::with_variables(&theirs);
         if let Some(group) = &group {
             // Whoever cleared its environment is still in here.
             let _ = group.kill();

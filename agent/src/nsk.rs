@@ -89,6 +89,10 @@ impl KeyFiles {
         if let Some(digest) = self.handed_over {
             // Before the other takes its place: a daemon that starts in between finds that one still waiting.
             durable::write(&self.replaced, digest.to_string().as_bytes())?;
+            log::warn!(
+                "The key that systemd hands over was changed: the new one lies in {}, in plain",
+                self.current.display()
+            );
         }
         fs::rename(&self.next, &self.current)?;
         durable::sync_parent(&self.current)?;

@@ -56,20 +56,22 @@ pub(crate) fn descendants(ancestor: i32) -> Vec<Stat> {
 }
 
 /// Every live process whose environment began with this variable. Whoever clears its environment is not found.
-pub(crate) fn with_variable(name: &str, value: &str) -> Vec<Stat> {
+pub(crate) fn with_variables(wanted: &[(&str, String)]) -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let wanted = format!("{name}={value}");
+    let wanted: Vec<String> = wanted
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     let pids = entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     // The start is read before the environment, so that a pid that changes hands in between is told apart.
     let holds = |process: &Stat| {
         let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == wanted.as_bytes())
+        let held: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
+        wanted.iter().all(|variable| held.contains(&variable.as_bytes()))
     };
     pids.filter_map(stat)
         .filter(|process| !process.zombie && holds(process))

@@ -296,6 +296,20 @@ impl RunDir {
 
     /// Finds out what became of an attempt that was to be started. See the top of this file.
     pub(crate) fn examine(&self, boot_id: &str) -> io::Result<Found> {
+        let found = self.find_out(boot_id)?;
+        match found {
+            Found::Running(_) => {}
+            // From here on nobody reads them any more.
+            Found::GoingDown | Found::Ended(_) | Found::Lost(_) | Found::NeverRan => {
+                if let Err(err) = self.remove_parameters() {
+                    log::warn!(error:% = err; "The parameters in {} could not be removed", self.0.display());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn find_out(&self, boot_id: &str) -> io::Result<Found> {
         // A claim that is there is read and not contended for, which a full disk would not allow.
         let claim = match self.read_claim()? {
             Some(claim) => claim,

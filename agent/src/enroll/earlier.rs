@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{
     durable,
     exit::Exit,
-    run_dir::{self, Found, RunDir},
+    run_dir::{self, RunDir},
 };
 
 /// The identity goes first: without it no daemon starts on what is left.
@@ -43,7 +43,7 @@ pub(super) fn refuse_while_hooks_run(state_dir: &Path) -> Result<(), Exit> {
     };
     for run in runs {
         let run = RunDir::at(run.map_err(unreadable)?.path());
-        if let Found::Running(_) = run.examine(&boot_id).map_err(unreadable)? {
+        if run.supervisor(&boot_id).map_err(unreadable)?.is_some() {
             return Err(Exit::Enrolment(format!(
                 "a hook of the present enrolment still runs ({}): wait for its end, or cancel it",
                 run.path().display()

@@ -9,7 +9,7 @@ use super::{Bounds, Store};
 use crate::{durable, exit::Exit};
 
 const REMEDY: &str = "It is not re-created, because a node that forgets what it ran could run it twice: restore it, or \
-                      enrol this machine anew with an empty state directory";
+                      enrol this machine anew with `musterd enroll --force`";
 
 const SCHEMA_VERSION: &str = "1";
 /// How long a reader waits while a daemon writes.
@@ -139,7 +139,7 @@ pub(crate) fn open(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, E
     }
     if owner != node.to_string() {
         return Err(Exit::Journal(format!(
-            "the journal {} belongs to node {owner}, but this machine is enrolled as {node}: move it away",
+            "the journal {} belongs to node {owner}, but this machine is enrolled as {node}: restore the right one, or enrol this machine anew with `musterd enroll --force`",
             path.display()
         )));
     }

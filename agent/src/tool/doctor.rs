@@ -17,7 +17,7 @@ use crate::{
     exit::{self, Exit},
     hooks::catalog,
     identity::{self, Identity, IdentityFile},
-    journal,
+    instance, journal,
     logging::say_on_stdout,
 };
 
@@ -142,6 +142,11 @@ fn enrolment(config: &Config, known: &Result<Option<IdentityFile>, Exit>) -> Fin
     let check = "enrolment";
     match known {
         Ok(None) => Finding::skip(check, "this machine is not enrolled; `musterd enroll` enrols it"),
+        Ok(Some(_)) if instance::refusal(&config.state_dir).is_some() => Finding::fail(
+            check,
+            instance::refusal(&config.state_dir).unwrap_or_default(),
+            "if this is the copy, enrol it anew with `musterd enroll --force`; see docs/keys.md",
+        ),
         Ok(Some(file)) if !identity::nsk_path(&config.state_dir).exists() => Finding::warn(
             check,
             format!(
@@ -208,6 +213,13 @@ fn journal(config: &Config, known: Option<&IdentityFile>) -> Finding {
     let path = journal::path(&config.state_dir);
     match path.try_exists() {
         Ok(true) => {}
+        Ok(false) if journal::begun(&config.state_dir) => {
+            return Finding::fail(
+                check,
+                format!("{} is gone, although there was one", path.display()),
+                "restore it, or enrol this machine anew with `musterd enroll --force`",
+            );
+        }
         Ok(false) => {
             return Finding::skip(check, format!("{} is not there yet", path.display()));
         }

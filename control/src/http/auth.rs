@@ -340,6 +340,7 @@ impl FromRequestParts<Shared> for Node {
                 "the node was decommissioned",
             ));
         }
+        let named = parse_node(&raw)?;
         match key.standing {
             Standing::Previous(until) if until <= now => {
                 let why = format!(
@@ -348,13 +349,13 @@ impl FromRequestParts<Shared> for Node {
                 );
                 return Err(ApiError::unauthorized("nsk_rotated", why));
             }
-            Standing::Next => nsk::promote(control, &key, shown, now).await?,
-            Standing::Current | Standing::Previous(_) => {}
+            // Who speaks of another node changes nothing of its own.
+            Standing::Next if named == key.node => nsk::promote(control, &key, shown, now).await?,
+            Standing::Next | Standing::Current | Standing::Previous(_) => {}
         }
-        if let Some(claim) = claim_of(&parts.headers)? {
+        if let Some(claim) = claim_of(&parts.headers)?.filter(|_| named == key.node) {
             instances::admit(control, &key, &claim, now).await?;
         }
-        let named = parse_node(&raw)?;
         Ok(Self {
             id: key.node,
             domain: key.domain,
