@@ -27,7 +27,7 @@ use crate::{
     declare::{self, Declarer, Poke},
     exit::{self, Exit},
     heartbeat::{Binary, Heart},
-    hooks::{self, catalog::Catalog},
+    hooks::{self, catalog::Catalog, hold},
     identity::Identity,
     instance::Instance,
     journal::{Journal, JournalError},
@@ -175,6 +175,10 @@ impl Daemon {
         log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
             version = env!("CARGO_PKG_VERSION"), limits:? = config.limits, reach:% = config.reach; "musterd is up");
         launcher.announce();
+        let state_dir = config.state_dir.clone();
+        spawn_blocking(move || hold::announce(&state_dir))
+            .await
+            .map_err(|err| broken(err.into()))?;
 
         let heart = Heart {
             control: control.clone(),

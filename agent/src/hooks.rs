@@ -1,27 +1,29 @@
 //! The admin's hooks: finding them, deciding whether to trust them, and holding on to the bytes that were hashed.
 //!
-//! A path names different bytes at different times, so a hook is opened once, copied into sealed memory, hashed there,
-//! and executed from there. Editing, replacing or removing the file afterwards changes nothing for that run.
+//! A path names different bytes at different times, so a hook is opened once, copied to where nobody can change it, hashed
+//! there, and executed from there. Editing, replacing or removing the file afterwards changes nothing for that run.
 
 pub(crate) mod affinity;
 pub(crate) mod catalog;
+pub(crate) mod hold;
 pub(crate) mod manifest;
 pub(crate) mod watch;
 
 use std::{
     fs::File,
-    io::{self, Read as _, Write as _},
-    os::fd::OwnedFd,
+    io::{self, Read as _},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use muster_shared::{
-    ids::{ActionName, Digest, Digester},
+    ids::{ActionName, Digest},
     wire::hook_digest,
 };
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 
+use hold::{Held, NotHeld};
 use manifest::{BadManifest, Manifest};
 
 /// How large the two files of a hook may be.
@@ -34,7 +36,7 @@ pub(crate) struct SizesMax {
 /// A hook's bytes at one moment, and its manifest's.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    pub(crate) sealed: OwnedFd,
+    pub(crate) held: Held,
     pub(crate) digests: Digests,
     pub(crate) manifest: Arc<Manifest>,
 }
@@ -77,10 +79,19 @@ pub(crate) enum NoHook {
         bytes_max: u64,
         setting: &'static str,
     },
+    #[error("{path} is empty: put a program or a script there")]
+    Empty { path: PathBuf },
+    #[error(
+        "{path} is no program of this system, and no script that names its interpreter: let its first line be #! and \
+         the path of one, as in #!/bin/sh"
+    )]
+    NotProgram { path: PathBuf },
     #[error("its manifest is not sound: {0}")]
     Manifest(BadManifest),
     #[error("{path} cannot be read: {err}")]
     Unreadable { path: PathBuf, err: io::Error },
+    #[error("{0}")]
+    NotHeld(NotHeld),
 }
 
 #[derive(Debug)]
@@ -137,39 +148,72 @@ impl HookDir {
         Ok(names)
     }
 
-    /// Opens, checks, copies and hashes one hook, and reads its manifest.
-    pub(crate) fn pin(&self, name: &ActionName, max: SizesMax) -> Result<Pinned, NoHook> {
-        let path = self.path.join(name.as_str());
+    /// Opens, checks and hashes one hook, and reads its manifest. What it finds may be changed a moment later.
+    pub(crate) fn look(&self, name: &ActionName, max: SizesMax) -> Result<(Digests, Arc<Manifest>), NoHook> {
+        let source = self.open_executable(name)?;
+        self.judge(name, &source, max)
+    }
+
+    /// The same of a copy that nobody can change, to be run. The state directory is where it is held if need be.
+    pub(crate) fn pin(&self, name: &ActionName, max: SizesMax, state_dir: &Path) -> Result<Pinned, NoHook> {
+        let source = self.open_executable(name)?;
+        let source = source.take(max.hook_bytes.saturating_add(1));
+        let held = hold::hold(source, state_dir).map_err(|err| match err {
+            NotHeld::Source(err) => NoHook::Unreadable {
+                path: self.path.join(name.as_str()),
+                err,
+            },
+            NotHeld::Memory(_) | NotHeld::Noexec { .. } | NotHeld::File { .. } => NoHook::NotHeld(err),
+        })?;
+        let (digests, manifest) = self.judge(name, &held.fd, max)?;
+        Ok(Pinned {
+            held,
+            digests,
+            manifest,
+        })
+    }
+
+    fn open_executable(&self, name: &ActionName) -> Result<File, NoHook> {
         let (source, stat) = self.open_regular(name.as_str())?;
         if stat.st_mode & 0o111 == 0 {
             return Err(NoHook::NotExecutable {
-                path,
+                path: self.path.join(name.as_str()),
                 mode: stat.st_mode & 0o7777,
             });
         }
+        Ok(source)
+    }
+
+    fn judge(
+        &self,
+        name: &ActionName,
+        hook: &impl AsFd,
+        max: SizesMax,
+    ) -> Result<(Digests, Arc<Manifest>), NoHook> {
+        let path = self.path.join(name.as_str());
         let bytes_max = max.hook_bytes;
-        let (sealed, file, length) =
-            copy_and_seal(source.take(bytes_max.saturating_add(1))).map_err(|err| NoHook::Unreadable {
-                path: path.clone(),
-                err,
-            })?;
-        if length > bytes_max {
-            let setting = "hook_bytes_max";
-            return Err(NoHook::TooLong {
-                path,
-                bytes_max,
-                setting,
-            });
-        }
+        let measured = hold::measure(hook, bytes_max.saturating_add(1));
+        let looked = measured.and_then(|measured| Ok((measured, hold::begins_as_program(hook)?)));
+        let file = match looked {
+            Err(err) => return Err(NoHook::Unreadable { path, err }),
+            Ok(((_, 0), _)) => return Err(NoHook::Empty { path }),
+            Ok(((_, length), _)) if length > bytes_max => {
+                let setting = "hook_bytes_max";
+                return Err(NoHook::TooLong {
+                    path,
+                    bytes_max,
+                    setting,
+                });
+            }
+            Ok((_, false)) => return Err(NoHook::NotProgram { path }),
+            Ok(((digest, _), true)) => digest,
+        };
         let (manifest, manifest_digest) = self.read_manifest(name, max.manifest_bytes)?;
-        Ok(Pinned {
-            sealed,
-            digests: Digests {
-                file,
-                manifest: manifest_digest,
-            },
-            manifest: Arc::new(manifest),
-        })
+        let digests = Digests {
+            file,
+            manifest: manifest_digest,
+        };
+        Ok((digests, Arc::new(manifest)))
     }
 
     /// A hook without a manifest has one that says nothing. One that cannot be read is never taken for none.
@@ -252,79 +296,12 @@ fn check_owner_and_mode(stat: &Stat, path: &Path) -> Result<(), NoHook> {
     Ok(())
 }
 
-/// The digest is taken of the sealed copy, after the last moment at which it could change.
-fn copy_and_seal(mut source: impl io::Read) -> io::Result<(OwnedFd, Digest, u64)> {
-    let mut memory = File::from(sealable_memory()?);
-    let length = io::copy(&mut source, &mut memory)?;
-    memory.flush()?;
-    rustix::fs::fcntl_add_seals(&memory, sealed_flags())?;
-    let sealed = OwnedFd::from(memory);
-    let digest = digest_of(&sealed)?;
-    Ok((sealed, digest, length))
-}
-
-const fn sealed_flags() -> SealFlags {
-    SealFlags::WRITE
-        .union(SealFlags::GROW)
-        .union(SealFlags::SHRINK)
-        .union(SealFlags::SEAL)
-}
-
-/// Read by position, so that neither this nor anybody who shares the descriptor moves it for the others.
-fn digest_of(memory: &OwnedFd) -> io::Result<Digest> {
-    let mut digester = Digester::default();
-    let mut buffer = vec![0; 64 * 1024];
-    let mut at = 0;
-    loop {
-        match rustix::io::pread(memory, &mut buffer, at)? {
-            0 => return Ok(digester.finish()),
-            count => {
-                digester.update(&buffer[..count]);
-                at += count as u64;
-            }
-        }
-    }
-}
-
-/// Whether a descriptor that came from elsewhere is sealed memory with the bytes of that digest.
-///
-/// The seals are looked at first: from then on nobody can change what is hashed here, and it is this very memory that
-/// is executed. So it does not matter through whose hands the descriptor went.
-pub(crate) fn verify(memory: &OwnedFd, digest: Digest) -> io::Result<()> {
-    let seals = rustix::fs::fcntl_get_seals(memory)
-        .map_err(|_| io::Error::other("the hook that was handed over is no sealed memory"))?;
-    if !seals.contains(sealed_flags()) {
-        return Err(io::Error::other("the hook that was handed over is not sealed"));
-    }
-    let found = digest_of(memory)?;
-    if found == digest {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!(
-            "the hook that was handed over is {found}, and not {digest}"
-        )))
-    }
-}
-
-fn sealable_memory() -> rustix::io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match rustix::fs::memfd_create("hook", flags | MemfdFlags::EXEC) {
-        // Kernels before 6.3 do not know the flag, and need none.
-        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hook", flags),
-        made => made,
-    }
-}
-
-/// Sealed memory that holds these bytes.
-pub(crate) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
-    copy_and_seal(bytes).map(|(sealed, _, _)| sealed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::{
         fs,
+        io::Write as _,
         os::unix::fs::{PermissionsExt as _, symlink},
     };
 
@@ -341,7 +318,16 @@ mod tests {
             hook_bytes: 1024,
             manifest_bytes: 256,
         };
-        HookDir::open(dir)?.pin(&name.parse().unwrap(), max)
+        let (hooks, name) = (HookDir::open(dir)?, name.parse().unwrap());
+        let looked = hooks.look(&name, max).map_err(|err| err.to_string());
+        let pinned = hooks.pin(&name, max, dir);
+        let seen = pinned.as_ref().map(|pinned| pinned.digests);
+        assert_eq!(
+            looked.map(|(digests, _)| digests),
+            seen.map_err(ToString::to_string),
+            "a look says what a start would"
+        );
+        pinned
     }
 
     #[test]
@@ -355,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_manifest_is_part_of_the_digest_and_held_to_the_rules_of_hooks() {
-        let dir = dir_with("hook", b"x", 0o755);
+        let dir = dir_with("hook", b"#!x", 0o755);
         let path = dir.path().join("hook.toml");
         let mut seen = vec![pin(dir.path(), "hook").unwrap().digests.whole()];
         for text in ["", "description = \"one\"", "description = \"two\""] {
@@ -383,19 +369,19 @@ mod tests {
 
     #[test]
     fn what_others_could_change_is_refused_with_the_remedy() {
-        let dir = dir_with("hook", b"x", 0o775);
+        let dir = dir_with("hook", b"#!x", 0o775);
         let text = pin(dir.path(), "hook").unwrap_err().to_string();
         assert!(text.contains("chmod go-w") && text.contains("hook"), "{text}");
-        let dir = dir_with("hook", b"x", 0o757);
+        let dir = dir_with("hook", b"#!x", 0o757);
         assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::Writable { .. })));
-        let dir = dir_with("hook", b"x", 0o755);
+        let dir = dir_with("hook", b"#!x", 0o755);
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::Writable { .. })));
     }
 
     #[test]
     fn a_strangers_file_is_refused() {
-        let dir = dir_with("hook", b"x", 0o755);
+        let dir = dir_with("hook", b"#!x", 0o755);
         // Only root may give a file away; elsewhere the case cannot be made.
         if std::os::unix::fs::chown(dir.path().join("hook"), Some(12345), None).is_ok() {
             assert!(matches!(
@@ -407,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_link_is_refused_as_file_and_as_directory() {
-        let dir = dir_with("hook", b"x", 0o755);
+        let dir = dir_with("hook", b"#!x", 0o755);
         symlink(dir.path().join("hook"), dir.path().join("link")).unwrap();
         assert!(matches!(pin(dir.path(), "link"), Err(NoHook::Symlink { .. })));
         let other = tempfile::tempdir().unwrap();
@@ -420,7 +406,7 @@ mod tests {
 
     #[test]
     fn what_is_no_program_is_refused() {
-        let dir = dir_with("plain", b"x", 0o644);
+        let dir = dir_with("plain", b"#!x", 0o644);
         fs::create_dir(dir.path().join("folder")).unwrap();
         assert!(matches!(
             pin(dir.path(), "plain"),
@@ -436,10 +422,26 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_bounded() {
-        let dir = dir_with("hook", &[b'x'; 1024], 0o755);
+    fn what_a_shell_would_have_to_guess_at_is_refused() {
+        for (bytes, words) in [
+            (b"".as_slice(), "is empty"),
+            (b"echo hello\n", "#!/bin/sh"),
+            (b"#", "#!/bin/sh"),
+            (b"\x7fEL", "#!/bin/sh"),
+        ] {
+            let dir = dir_with("hook", bytes, 0o755);
+            let text = pin(dir.path(), "hook").unwrap_err().to_string();
+            assert!(text.contains(words) && text.contains("hook"), "{text}");
+        }
+        let dir = dir_with("hook", b"\x7fELF", 0o755);
         assert!(pin(dir.path(), "hook").is_ok());
-        fs::write(dir.path().join("hook"), [b'x'; 1025]).unwrap();
+    }
+
+    #[test]
+    fn the_size_is_bounded() {
+        let dir = dir_with("hook", &[b'#', b'!'].repeat(512), 0o755);
+        assert!(pin(dir.path(), "hook").is_ok());
+        fs::write(dir.path().join("hook"), "#!x".repeat(342)).unwrap();
         assert!(matches!(pin(dir.path(), "hook"), Err(NoHook::TooLong { .. })));
     }
 
@@ -448,7 +450,7 @@ mod tests {
         let dir = dir_with("hook", b"#!/bin/sh\necho first\n", 0o755);
         let pinned = pin(dir.path(), "hook").unwrap();
         fs::write(dir.path().join("hook"), b"#!/bin/sh\necho second\n").unwrap();
-        let memory = File::from(pinned.sealed);
+        let memory = File::from(pinned.held.fd);
         assert!((&memory).write_all(b"x").is_err(), "the copy must be sealed");
         let mut text = String::new();
         io::Seek::rewind(&mut &memory).unwrap();
@@ -458,25 +460,8 @@ mod tests {
     }
 
     #[test]
-    fn only_sealed_memory_with_the_right_bytes_is_accepted() {
-        let memory = sealed(b"#!/bin/sh\n").unwrap();
-        assert!(verify(&memory, Digest::of(b"#!/bin/sh\n")).is_ok());
-        let text = verify(&memory, Digest::of(b"other")).unwrap_err().to_string();
-        assert!(text.contains("and not sha256:"), "{text}");
-        let open = sealable_memory().unwrap();
-        assert!(
-            verify(&open, Digest::of(b""))
-                .unwrap_err()
-                .to_string()
-                .contains("not sealed")
-        );
-        let file = tempfile::tempfile().unwrap();
-        assert!(verify(&file.into(), Digest::of(b"")).is_err());
-    }
-
-    #[test]
     fn manifests_and_leftovers_are_not_listed() {
-        let dir = dir_with("hook", b"x", 0o755);
+        let dir = dir_with("hook", b"#!x", 0o755);
         for other in ["hook.toml", ".hidden", "hook~"] {
             fs::write(dir.path().join(other), b"x").unwrap();
         }

@@ -1,8 +1,8 @@
 //! Starting the supervisor of a hook or of a builtin, outside the daemon's life: by systemd in a unit of its own, or by the daemon in a
 //! session of its own.
 //!
-//! Either way the supervisor of a hook is handed sealed memory as its standard input and looks at it again itself, so nothing
-//! depends on who carried it there. And either way a failed start proves nothing: who runs the attempt is decided by
+//! Either way the supervisor of a hook is handed what nobody can change as its standard input and looks at it again
+//! itself, so nothing depends on who carried it there. And either way a failed start proves nothing: who runs the attempt is decided by
 //! the claim in its run directory.
 
 mod systemd;

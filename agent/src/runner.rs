@@ -34,7 +34,7 @@ use crate::{
 
 /// What a supervisor is to run.
 struct Program {
-    /// Sealed; none for a builtin, which is the supervisor's own program.
+    /// What nobody can change; none for a builtin, which is the supervisor's own program.
     hook: Option<OwnedFd>,
     parameters: Parameters,
     limit: Duration,
@@ -222,7 +222,7 @@ impl Runner {
             work: Work::Hook {
                 digest: pinned.digests.file,
             },
-            hook: Some(pinned.sealed),
+            hook: Some(pinned.held.fd),
         };
         self.supervised(request, attempt, program, stop_asked).await
     }
@@ -339,12 +339,15 @@ impl Runner {
             ));
         }
         let (config, name) = (self.config(), request.action.clone());
-        let pinned =
-            spawn_blocking(move || HookDir::open(&config.hooks_dir)?.pin(&name, config.limits.sizes))
-                .await
-                .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
+        let pinned = spawn_blocking(move || {
+            HookDir::open(&config.hooks_dir)?.pin(&name, config.limits.sizes, &config.state_dir)
+        })
+        .await
+        .map_err(|err| Outcome::of(Ended::Broke { why: err.to_string() }))?;
         pinned.map_err(|err| {
-            let code = match err {
+            let code = match &err {
+                NoHook::NotHeld(why) if why.is_full() => "disk_full",
+                NoHook::NotHeld(_) => "hook_not_started",
                 NoHook::Missing { .. } => "unknown_action",
                 NoHook::NoDirectory { .. }
                 | NoHook::Symlink { .. }
@@ -353,6 +356,8 @@ impl Runner {
                 | NoHook::Writable { .. }
                 | NoHook::NotExecutable { .. }
                 | NoHook::TooLong { .. }
+                | NoHook::Empty { .. }
+                | NoHook::NotProgram { .. }
                 | NoHook::Manifest(_)
                 | NoHook::Unreadable { .. } => "hook_refused",
             };

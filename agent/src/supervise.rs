@@ -34,7 +34,8 @@ use crate::{
     cgroup::{Cgroup, Counters},
     effect,
     exit::Exit,
-    hooks, logging,
+    hooks::hold::{self, Held, Way},
+    logging,
     outcome::Outcome,
     parameters, procfs,
     run_as::{self, Prepared, Step},
@@ -91,12 +92,11 @@ fn supervise(run: &RunDir) -> io::Result<()> {
 
 /// The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Looked at before
 /// the claim is taken, so that an attempt that was handed the wrong thing has never run.
-fn handed_over(work: &Work) -> io::Result<Option<OwnedFd>> {
+fn handed_over(work: &Work) -> io::Result<Option<Held>> {
     match work {
         Work::Hook { digest } => {
             let hook = io::stdin().as_fd().try_clone_to_owned()?;
-            hooks::verify(&hook, *digest)?;
-            Ok(Some(hook))
+            hold::verify(hook, *digest).map(Some)
         }
         Work::Builtin { .. } => Ok(None),
     }
@@ -134,13 +134,13 @@ fn counters(spec: &Spec, group: &io::Result<Cgroup>) -> Counters {
     Counters::of(group.path())
 }
 
-fn log_start(spec: &Spec, main: Pid) {
+fn log_start(spec: &Spec, hook: Option<&Held>, main: Pid) {
     let (execution, node, action) = (spec.execution_id, spec.node_id, &spec.action);
     let pid = main.as_raw_nonzero().get();
     match &spec.work {
         Work::Hook { digest } => {
             log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid,
-            digest:% = digest; "The hook {action} runs")
+            digest:% = digest, held_in = hook.map_or("nothing", |hook| hook.way.as_str()); "The hook {action} runs")
         }
         Work::Builtin { .. } => {
             log::info!(execution_id:% = execution, action:% = action, node_id:% = node, pid;
@@ -170,7 +170,7 @@ fn my_claim(spec: &Spec, group: Option<&Cgroup>) -> io::Result<Claim> {
 async fn run_work(
     run: &RunDir,
     spec: &Spec,
-    hook: Option<&OwnedFd>,
+    hook: Option<&Held>,
     group: Option<&Cgroup>,
     asked_to_stop: Signals,
 ) -> io::Result<Outcome> {
@@ -180,7 +180,7 @@ async fn run_work(
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
     match spawn(run, spec, hook, write_end, group) {
         Ok(main) => {
-            log_start(spec, main);
+            log_start(spec, hook, main);
             let limit = Duration::from_millis(spec.limit_ms);
             let grace = Duration::from_millis(spec.stop_grace_ms);
             let (ended, remark) = watch.until_gone(main, group, limit, grace, &mut spool).await;
@@ -197,12 +197,17 @@ async fn run_work(
     }
 }
 
-fn not_started(err: &io::Error) -> String {
+fn not_started(err: &io::Error, way: Option<Way>) -> String {
     let hint = match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NOENT) => ": the interpreter that its #! line names is not there",
-        Some(rustix::io::Errno::ACCESS) => {
-            ": see the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor"
-        }
+        Some(rustix::io::Errno::ACCESS) => match way {
+            Some(Way::UnnamedFile) => {
+                ": it is held in a file of the state directory: see how that is mounted, and the rules of SELinux or AppArmor"
+            }
+            Some(Way::SealedMemory) | None => {
+                ": see the interpreter that its #! line names, the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor"
+            }
+        },
         Some(_) | None => "",
     };
     format!("the system would not run it: {err}{hint}")
@@ -213,17 +218,18 @@ fn not_started(err: &io::Error) -> String {
 fn spawn(
     run: &RunDir,
     spec: &Spec,
-    hook: Option<&OwnedFd>,
+    hook: Option<&Held>,
     output: OwnedFd,
     group: Option<&Cgroup>,
 ) -> Result<Pid, String> {
+    let way = hook.map(|hook| hook.way);
     let run_as = Arc::new(spec.run_as.prepare()?);
-    let (told, tells) = io::pipe().map_err(|err| not_started(&err))?;
+    let (told, tells) = io::pipe().map_err(|err| not_started(&err, way))?;
     let tells = fs::File::from(OwnedFd::from(tells));
     let inheritable = hook
-        .map(inheritable)
+        .map(|hook| inheritable(&hook.fd))
         .transpose()
-        .map_err(|err| not_started(&err))?;
+        .map_err(|err| not_started(&err, way))?;
     let command = match &inheritable {
         Some(hook) => Command::new(format!("/proc/self/fd/{}", hook.as_raw_fd())),
         None => {
@@ -237,7 +243,7 @@ fn spawn(
         let mut step = [0];
         match (&told).read(&mut step) {
             Ok(1) => run_as.explain(Step::of_byte(step[0]), &err),
-            Ok(_) | Err(_) => not_started(&err),
+            Ok(_) | Err(_) => not_started(&err, way),
         }
     })
 }

@@ -191,8 +191,8 @@ pub(crate) fn observe(hooks: &HookDir, name: &str, max: SizesMax) -> Observed {
             "{name} is the name of a builtin: give the file another name"
         ));
     }
-    let pinned = hooks.pin(&name, max).map_err(|err| err.to_string())?;
-    Ok((name, pinned.digests, pinned.manifest))
+    let (digests, manifest) = hooks.look(&name, max).map_err(|err| err.to_string())?;
+    Ok((name, digests, manifest))
 }
 
 /// The one comparison of a hook with its baseline: pins on first sight, records a violation on drift.
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_changed_manifest_is_a_changed_hook() {
         let mut place = Place::new();
-        place.install("reload", b"one");
+        place.install("reload", b"#!one");
         place.install("reload.toml", b"[action]\nread_only = true\n");
         let first = place.scan();
         assert_eq!(first.lanes()["reload"], Lane::ReadOnly);
@@ -285,14 +285,14 @@ mod tests {
     #[test]
     fn the_first_sight_is_the_baseline_and_a_change_is_a_violation_that_is_still_declared() {
         let mut place = Place::new();
-        place.install("reload", b"one");
-        let one = Digest::of(b"one");
+        place.install("reload", b"#!one");
+        let one = Digest::of(b"#!one");
         let first = place.scan();
         assert_eq!(first.seen[0].state, hook(one, one));
         assert!(place.store.undelivered_violations().unwrap().is_empty());
-        place.install("reload", b"two");
+        place.install("reload", b"#!two");
         let changed = place.scan();
-        let two = Digest::of(b"two");
+        let two = Digest::of(b"#!two");
         assert_eq!(changed.seen[0].state, hook(two, one));
         let declared = changed.declared(&Policy::default());
         assert_eq!((declared.len(), declared[0].checksum), (1, two));
@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn a_hook_cannot_take_the_name_of_a_builtin() {
         let mut place = Place::new();
-        place.install("ping", b"x");
-        place.install("bad name", b"x");
+        place.install("ping", b"#!x");
+        place.install("bad name", b"#!x");
         let catalog = place.scan();
         assert!(
             catalog

@@ -134,14 +134,14 @@ fn is_own(name: &str, own_unit: Option<&str>, node: NodeId) -> bool {
 
 /// Starts the supervisor and gives a handle on it, or none when it has ended already.
 ///
-/// The descriptors travel with the message: systemd gives the very same sealed memory to the supervisor as its
+/// The descriptors travel with the message: systemd gives the very same bytes to the supervisor as its
 /// standard input.
 pub(super) async fn start(
     new: NewUnit<'_>,
-    sealed: Option<OwnedFd>,
+    hook: Option<OwnedFd>,
     complaint: OwnedFd,
 ) -> io::Result<Option<OwnedFd>> {
-    let started = timeout(START_MAX, start_unit(new, sealed.as_ref(), &complaint)).await;
+    let started = timeout(START_MAX, start_unit(new, hook.as_ref(), &complaint)).await;
     match started {
         Ok(Ok(handle)) => Ok(handle),
         Ok(Err(err)) => Err(io::Error::other(format!("systemd: {err}"))),
@@ -154,7 +154,7 @@ pub(super) async fn start(
 
 async fn start_unit(
     new: NewUnit<'_>,
-    sealed: Option<&OwnedFd>,
+    hook: Option<&OwnedFd>,
     complaint: &OwnedFd,
 ) -> zbus::Result<Option<OwnedFd>> {
     let bus = Connection::system().await?;
@@ -166,7 +166,7 @@ async fn start_unit(
     // An earlier attempt lost its claim to this daemon, but its unit may not have left yet.
     clear_with(&manager, name).await;
     let job = manager
-        .start_transient_unit(name, "fail", &properties(new, sealed, complaint)?, &[])
+        .start_transient_unit(name, "fail", &properties(new, hook, complaint)?, &[])
         .await?;
     while let Some(signal) = removed.next().await {
         let args = signal.args()?;
@@ -216,7 +216,7 @@ async fn service_at(bus: &Connection, path: OwnedObjectPath) -> zbus::Result<Ser
 
 fn properties<'a>(
     new: NewUnit<'a>,
-    sealed: Option<&'a OwnedFd>,
+    hook: Option<&'a OwnedFd>,
     complaint: &'a OwnedFd,
 ) -> zbus::Result<Vec<(&'static str, Variant<'a>)>> {
     let NewUnit {
@@ -243,8 +243,8 @@ fn properties<'a>(
         ("Type", "exec".into()),
         ("ExecStart", vec![(program, arguments, false)].into()),
         ("WorkingDirectory", "/".into()),
-        match sealed {
-            Some(sealed) => ("StandardInputFileDescriptor", Fd::from(sealed.as_fd()).into()),
+        match hook {
+            Some(hook) => ("StandardInputFileDescriptor", Fd::from(hook.as_fd()).into()),
             None => ("StandardInput", "null".into()),
         },
         ("StandardOutput", "null".into()),

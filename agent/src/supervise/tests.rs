@@ -60,7 +60,7 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
     before(&run);
-    let hook = hooks::sealed(script.as_bytes()).unwrap();
+    let hook = hold::hold(script.as_bytes(), dir.path()).unwrap().fd;
     let supervisor = Command::new("/proc/self/exe")
         .args(["--exact", "supervise::tests::as_supervisor", "--nocapture"])
         .env(RUN_DIR, run.path())

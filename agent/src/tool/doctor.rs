@@ -122,7 +122,7 @@ fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
     findings.push(machine::space(&config.state_dir));
     findings.push(journal(config, known.as_ref().ok().and_then(Option::as_ref)));
     findings.extend(hooks(config));
-    findings.push(machine::sealed_memory());
+    findings.push(machine::held_hook(&config.state_dir));
     findings.push(machine::systemd());
     match Identity::load(&config.state_dir) {
         Err(_) if matches!(known, Ok(Some(_))) => findings.push(Finding::skip(

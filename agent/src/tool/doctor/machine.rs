@@ -13,7 +13,11 @@ use std::{
 use rustix::io::FdFlags;
 
 use super::Finding;
-use crate::{hooks, identity, journal, tool::render::bytes};
+use crate::{
+    hooks::hold::{self, Held, NotHeld, Way},
+    identity, journal,
+    tool::render::bytes,
+};
 
 /// Below this an output of the usual size may not fit.
 const SPACE_WARN_BYTES: u64 = 256 << 20;
@@ -131,23 +135,49 @@ fn judge_space(there: &Path, free: u64, few_inodes: bool) -> Finding {
     }
 }
 
-/// Hooks run from there. Tried with a script, as they are.
-pub(super) fn sealed_memory() -> Finding {
+/// Hooks run from there, or from an unnamed file where programs may not run from memory. Tried with a script, as they are.
+pub(super) fn held_hook(state_dir: &Path) -> Finding {
     let check = "sealed memory";
-    let remedy =
-        "hooks run from sealed memory: see the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor";
-    match run_sealed() {
-        Ok(true) => Finding::ok(check, "a program runs from it"),
-        Ok(false) => Finding::fail(check, "a program in it ran and failed", remedy),
-        Err(err) => Finding::fail(check, format!("a program does not run from it: {err}"), remedy),
+    let held = match hold::hold(b"#!/bin/sh\nexit 0\n".as_slice(), state_dir) {
+        Ok(held) => held,
+        Err(NotHeld::File { .. }) if !state_dir.exists() => {
+            return Finding::skip(
+                check,
+                format!(
+                    "the system forbids running hooks from memory, and {}, where they would be held instead, is not there yet",
+                    state_dir.display()
+                ),
+            );
+        }
+        Err(err) => {
+            let remedy = "let programs run from memory, or let the file system of state_dir have them";
+            return Finding::fail(check, format!("no hook can run: {err}"), remedy);
+        }
+    };
+    let (held_in, remedy) = match held.way {
+        Way::SealedMemory => (
+            "sealed memory".to_owned(),
+            "see the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor",
+        ),
+        Way::UnnamedFile => (
+            format!(
+                "unnamed files in {}, because the system forbids running them from memory",
+                state_dir.display()
+            ),
+            "see how that file system is mounted, and the rules of SELinux or AppArmor",
+        ),
+    };
+    match run_held(&held) {
+        Ok(true) => Finding::ok(check, format!("hooks run from {held_in}")),
+        Ok(false) => Finding::fail(check, format!("a program ran from {held_in}, and failed"), remedy),
+        Err(err) => Finding::fail(check, format!("no program runs from {held_in}: {err}"), remedy),
     }
 }
 
-fn run_sealed() -> io::Result<bool> {
-    let memory = hooks::sealed(b"#!/bin/sh\nexit 0\n")?;
+fn run_held(held: &Held) -> io::Result<bool> {
     // The interpreter opens it by this name after the exec.
-    rustix::io::fcntl_setfd(&memory, FdFlags::empty())?;
-    let status = Command::new(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+    rustix::io::fcntl_setfd(&held.fd, FdFlags::empty())?;
+    let status = Command::new(format!("/proc/self/fd/{}", held.fd.as_raw_fd()))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null())
@@ -208,7 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_runs_what_is_sealed() {
-        assert!(run_sealed().unwrap());
+    fn this_machine_runs_what_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(held_hook(dir.path()).verdict, Verdict::Ok);
     }
 }
