@@ -56,6 +56,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(30);
 /// Everything that the loop hears of.
 pub(crate) enum Event {
     Connected,
+    /// Control takes this daemon for the node's own.
+    Admitted,
     /// The stream is down, or never came up.
     Disconnected {
         why: String,
@@ -187,6 +189,7 @@ impl Daemon {
             interval: config.limits.heartbeat,
             backoff: config.limits.backoff,
             pokes: pokes.clone(),
+            events: events.clone(),
             keys: KeyFiles::open(&config.state_dir, nsk, identity.handed_over)?,
             signing: identity.keys.clone(),
         };
@@ -388,6 +391,7 @@ impl Daemon {
                 status,
                 delivered,
             },
+            Event::Admitted => Input::Admitted,
             Event::OutputSettled { execution } => {
                 self.uploads.remove(&execution);
                 Input::OutputSettled { execution }

@@ -21,11 +21,15 @@ use crate::{
     control::{CallError, Control},
     declare::Poke,
     enroll::machine,
+    eventloop::Event,
     exit,
     identity::Secret,
     keyring::Keys,
     nsk::KeyFiles,
 };
+
+/// What waits from before a restart starts soon after control has made up its mind.
+const CONTESTED_WAIT: Duration = Duration::from_secs(2);
 
 /// The program that runs, as control compares it.
 #[derive(Clone, Copy)]
@@ -59,6 +63,7 @@ pub(crate) struct Heart {
     pub(crate) interval: Duration,
     pub(crate) backoff: backoff::Bounds,
     pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) events: mpsc::Sender<Event>,
     pub(crate) keys: KeyFiles,
     pub(crate) signing: Keys,
 }
@@ -67,7 +72,7 @@ impl Heart {
     /// `measured` is told when the clock has been measured for the first time, or could not be.
     pub(crate) async fn beat(mut self, measured: oneshot::Sender<()>) {
         let mut measured = Some(measured);
-        let (mut failing, mut skewed) = (false, false);
+        let (mut failing, mut skewed, mut admitted) = (false, false, false);
         // Tried again sooner than the next one is due, never later.
         let mut backoff = Backoff::new(backoff::Bounds {
             max: self.backoff.max.min(self.interval),
@@ -75,13 +80,23 @@ impl Heart {
         });
         loop {
             let wait = match self.once(&mut skewed).await {
-                Ok(reconcile) => {
+                Ok(answer) => {
                     failing = false;
                     backoff.reset();
-                    if reconcile && self.pokes.send(Poke::Declare).await.is_err() {
+                    if answer.reconcile && self.pokes.send(Poke::Declare).await.is_err() {
                         return;
                     }
-                    self.interval
+                    if !answer.contested && !admitted {
+                        admitted = true;
+                        if self.events.send(Event::Admitted).await.is_err() {
+                            return;
+                        }
+                    }
+                    if admitted {
+                        self.interval
+                    } else {
+                        self.interval.min(CONTESTED_WAIT)
+                    }
                 }
                 Err(err) => {
                     let level = if failing {
@@ -102,7 +117,7 @@ impl Heart {
         }
     }
 
-    async fn once(&mut self, skewed: &mut bool) -> Result<bool, CallError> {
+    async fn once(&mut self, skewed: &mut bool) -> Result<HeartbeatResponse, CallError> {
         let (asked_at, since) = (Timestamp::now(), Instant::now());
         let answer = self.ask(asked_at).await?;
         let offset_ms = clock::offset_ms(asked_at, since.elapsed(), answer.accepted_at);
@@ -117,7 +132,7 @@ impl Heart {
         if answer.rotate_keys {
             self.change_key().await;
         }
-        Ok(answer.reconcile)
+        Ok(answer)
     }
 
     /// Tries a key that waits before the one in use: control may know it already, and the one in use not any more.

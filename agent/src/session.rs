@@ -194,6 +194,8 @@ pub(crate) enum Input {
     },
     /// Nothing more is to be done for the output of an end that is told.
     OutputSettled { execution: ExecutionId },
+    /// Control takes this daemon for the node's own.
+    Admitted,
     /// Time has passed.
     Woken,
 }
@@ -223,6 +225,9 @@ pub(crate) struct Session {
     /// Taken and not started, in the order of arrival.
     waiting: VecDeque<ExecutionId>,
     running: BTreeMap<ExecutionId, Lane>,
+    /// Whether what waits comes from before a restart, and control has not shown yet that it takes this daemon for the
+    /// node's own. Until then nothing is started: this may be a copy, and what waits here be another's.
+    unproven: bool,
     /// What each hook may run beside, as its manifest says.
     lanes: BTreeMap<String, Lane>,
     /// Of what waits and what runs.
@@ -257,6 +262,7 @@ impl Session {
             invocations: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
+            unproven: false,
             lanes: BTreeMap::new(),
             turns: BTreeMap::new(),
             present_turn: 0,
@@ -292,6 +298,7 @@ impl Session {
                     invocation.stage = Stage::Taken;
                     self.turns.insert(id, self.turn_of(&lane));
                     self.waiting.push_back(id);
+                    self.unproven = true;
                 }
             }
             let cancel = invocation.cancel_asked;
@@ -372,7 +379,11 @@ impl Session {
                 recorded,
                 cancelled,
                 denied,
-            } => self.requested(request, recorded, (cancelled, denied), now, &mut decision),
+            } => {
+                // Whom control sends work, it takes for the node's own.
+                self.unproven = false;
+                self.requested(request, recorded, (cancelled, denied), now, &mut decision);
+            }
             Input::CancelAsked { execution, settled } => {
                 if self.knows(execution) {
                     self.cancel(execution, &mut decision);
@@ -395,6 +406,7 @@ impl Session {
                     decision.effects.push(Effect::Forget { execution, attempts });
                 }
             }
+            Input::Admitted => self.unproven = false,
             Input::Woken => {}
         }
         self.pump(now, &mut decision);
@@ -742,6 +754,9 @@ impl Session {
     }
 
     fn next_in_turn(&self) -> Option<ExecutionId> {
+        if self.unproven {
+            return None;
+        }
         let waiting = self.places(self.waiting.iter().copied());
         let running = self.places(self.running.keys().copied());
         let (waiting, running): (Vec<_>, Vec<_>) = (waiting.iter().collect(), running.iter().collect());

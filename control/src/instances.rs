@@ -29,6 +29,8 @@ pub(crate) const CONTEST: Duration = Duration::from_secs(10);
 const RETURN_GAP: Duration = Duration::from_secs(1);
 /// A first return is forgotten after this.
 const RETURN_MEMORY: Duration = Duration::from_secs(120);
+/// A stranger is forgotten after this, which is longer than it takes to be let in.
+const STRANGER_MEMORY: Duration = Duration::from_secs(120);
 /// A node that was heard of this recently is there.
 const ALIVE: Duration = Duration::from_secs(90);
 
@@ -97,6 +99,19 @@ pub(crate) struct Instances(Mutex<Moments>);
 struct Moments {
     contested_until: HashMap<NodeId, Timestamp>,
     returned: HashMap<NodeId, (Uuid, Timestamp)>,
+    /// Since when one that does not know the known one asks to be let in.
+    strangers: HashMap<NodeId, Timestamp>,
+}
+
+/// What is to be thought of a daemon that does not know the one that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stranger {
+    /// The known one was heard of since this one is there: both live.
+    Copy,
+    /// It was heard of a while ago only. A stream that is open proves nothing: a power cut leaves one.
+    Unclear,
+    /// Nobody was heard of for long.
+    Alone,
 }
 
 impl Instances {
@@ -116,6 +131,26 @@ impl Instances {
         let mut moments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         moments.contested_until.remove(&node);
         moments.returned.remove(&node);
+    }
+
+    /// `heard` is when the known one was heard of last.
+    fn stranger(&self, node: NodeId, heard: Option<Timestamp>, now: Timestamp) -> Stranger {
+        let mut moments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moments
+            .strangers
+            .retain(|_, since| now.minus(STRANGER_MEMORY) <= *since);
+        let since = *moments.strangers.entry(node).or_insert(now);
+        match heard {
+            Some(heard) if heard > since => {
+                moments.strangers.remove(&node);
+                Stranger::Copy
+            }
+            Some(heard) if heard >= now.minus(ALIVE) => Stranger::Unclear,
+            Some(_) | None => {
+                moments.strangers.remove(&node);
+                Stranger::Alone
+            }
+        }
     }
 
     /// Notes a return. True for one that shows a daemon that lives.
@@ -149,11 +184,20 @@ pub(crate) async fn admit(
             reinstate(control, owner, claim.instance, now).await
         }
         Verdict::Returns => Err(InstanceError::Contested),
-        Verdict::Strange if is_alive(control, owner, now) => {
-            note_copy(control, owner, claim.instance, now).await?;
-            Err(InstanceError::Cloned)
-        }
         Verdict::Strange => {
+            let heard = control
+                .presence
+                .latest(node)
+                .map(|seen| seen.at)
+                .max(owner.last_seen_at);
+            match control.instances.stranger(node, heard, now) {
+                Stranger::Copy => {
+                    note_copy(control, owner, claim.instance, now).await?;
+                    return Err(InstanceError::Cloned);
+                }
+                Stranger::Unclear => return Err(InstanceError::Contested),
+                Stranger::Alone => {}
+            }
             // Nobody else is there: a restored machine, or a control that was restored itself.
             let why = "the node's state directory is older than what control knows of the node: it was restored from a \
                        backup or copied, and what it did since then it has forgotten";
@@ -161,11 +205,6 @@ pub(crate) async fn admit(
         }
         Verdict::Copy => Err(InstanceError::Cloned),
     }
-}
-
-fn is_alive(control: &Control, owner: &KeyOwner, now: Timestamp) -> bool {
-    let heard = control.presence.latest(owner.node).map(|seen| seen.at);
-    control.node_streams.is_connected(owner.node) || heard.max(owner.last_seen_at) >= Some(now.minus(ALIVE))
 }
 
 async fn follow(
@@ -306,6 +345,22 @@ mod tests {
     fn one_that_was_followed_and_comes_back_is_seen() {
         assert_eq!(judge(known(3, 2), &claim(2, &[1])), Verdict::Returns);
         assert_eq!(judge(known(3, 2), &claim(1, &[])), Verdict::Strange);
+    }
+
+    #[test]
+    fn a_stranger_is_a_copy_once_the_known_one_is_heard_of_beside_it() {
+        let instances = Instances::default();
+        let node = |n| NodeId::mint(Timestamp::from_millis(0), [n; 10]);
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        let stranger = |n, heard, now| instances.stranger(node(n), Some(at(heard)), at(now));
+        // Restored right after the other was killed: it waits until nobody can be there any more.
+        assert_eq!(stranger(1, 100, 110), Stranger::Unclear);
+        assert_eq!(stranger(1, 100, 190), Stranger::Unclear);
+        assert_eq!(stranger(1, 100, 191), Stranger::Alone);
+        // The other lives.
+        assert_eq!(stranger(2, 100, 110), Stranger::Unclear);
+        assert_eq!(stranger(2, 115, 116), Stranger::Copy);
+        assert_eq!(instances.stranger(node(3), None, at(5)), Stranger::Alone);
     }
 
     #[test]

@@ -934,6 +934,9 @@ pub struct HeartbeatResponse {
     pub reconcile: bool,
     /// Whether the node should fetch a new NSK.
     pub rotate_keys: bool,
+    /// Ours: whether another daemon with the node's identity was there a moment ago, so that this one gets no work yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contested: bool,
 }
 
 /// `POST /v1/nodes/{id}/nsk`, answered 201: the key that counts once it was used.

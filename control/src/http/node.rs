@@ -72,7 +72,8 @@ pub(super) async fn heartbeat(
     node.require_own_path("node_id_mismatch")?;
     let beat: HeartbeatRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let now = Timestamp::now();
-    if control.instances.contested_for(node.id, now).is_none() {
+    let contested = control.instances.contested_for(node.id, now).is_some();
+    if !contested {
         machine::note(&control, &node.key, &beat, now).await?;
         if let Some(serial) = beat.signing_serial {
             signing::confirm(&control, &node.key, serial).await?;
@@ -91,6 +92,7 @@ pub(super) async fn heartbeat(
         accepted_at: now,
         reconcile: false,
         rotate_keys: node.key.is_due(control.limits.nsk_age_max, now),
+        contested,
     }))
 }
 

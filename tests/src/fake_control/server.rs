@@ -239,6 +239,7 @@ async fn heartbeat(
             accepted_at: shared.now(),
             reconcile: false,
             rotate_keys: false,
+            contested: false,
         },
     )
 }
