@@ -141,7 +141,7 @@ impl Instances {
             .retain(|_, since| now.minus(STRANGER_MEMORY) <= *since);
         let since = *moments.strangers.entry(node).or_insert(now);
         match heard {
-            Some(heard) if heard > since => {
+            Some(heard) if heard >= since => {
                 moments.strangers.remove(&node);
                 Stranger::Copy
             }

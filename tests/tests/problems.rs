@@ -320,6 +320,8 @@ async fn enrolment(world: &World, seen: &mut Seen) {
     seen.saw(said_by(&first, "").await, 409, "key_rotation_not_due");
     seen.saw(said_by(&second, &first).await, 409, "key_rotation_not_due");
     seen.saw(said_by(&first, "").await, 503, "node_contested");
+    // One that does not know the one that is known is a copy once that one is heard of beside it.
+    seen.saw(said_by(&strange, &first).await, 503, "node_contested");
     let beat = json!({"client_now": Timestamp::now(), "binary_checksum": "AAAA", "binary_version": "0",
         "nat_summary": {}});
     let path = format!("/v1/nodes/{}/heartbeat", bare.id);
