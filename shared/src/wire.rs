@@ -983,7 +983,12 @@ pub struct DeclaredHook {
     pub file_checksum: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest_checksum: Option<Digest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "only_an_object"
+    )]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<HookManifest>"))]
     pub manifest: Option<HookManifest>,
     /// The rule of the node's own policy that forbids it. A dispatch to it is refused there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1006,8 +1011,24 @@ pub fn hook_digest(file: Digest, manifest: Option<Digest>) -> Digest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct RefusedHook {
+    /// At most 255 bytes.
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = 255)))]
     pub name: String,
+    /// At most [`REFUSED_TEXT_BYTES_MAX`] bytes.
+    #[cfg_attr(feature = "openapi", schemars(length(max = REFUSED_TEXT_BYTES_MAX)))]
     pub why: String,
+}
+
+/// A struct whose fields may all be left out would else be read from a list too.
+fn only_an_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    let object: Option<serde_json::Map<String, serde_json::Value>> = Option::deserialize(deserializer)?;
+    object
+        .map(|object| serde_json::from_value(object.into()).map_err(serde::de::Error::custom))
+        .transpose()
 }
 
 /// The longest reason of a refused hook that control keeps, in bytes.

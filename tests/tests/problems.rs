@@ -475,6 +475,14 @@ async fn reports_and_outputs(world: &World, seen: &mut Seen) {
         422,
         "builtin_action_duplicate",
     );
+    let refused = json!({"binary_version": "1", "binary_checksum": Digest::of(b""), "declared_hooks": [],
+        "builtin_actions": [], "refused_hooks": [{"name": "", "why": "x"}]});
+    let path = format!("/v1/nodes/{}/capabilities", node.id);
+    seen.saw(
+        Answer::to(node.request(Method::PUT, &path).json(&refused)).await,
+        400,
+        "refused_hook_invalid",
+    );
     let foreign = format!("/v1/nodes/{}/heartbeat", other.id);
     seen.saw(
         Answer::to(node.request(Method::POST, &foreign)).await,

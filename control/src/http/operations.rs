@@ -811,6 +811,7 @@ pub(super) fn capabilities() -> Operation {
             &[
                 "declared_hook_invalid",
                 "declared_hook_duplicate",
+                "refused_hook_invalid",
                 "invalid_label",
             ],
         )

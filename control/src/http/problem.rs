@@ -145,6 +145,7 @@ pub(super) const CODES: &[Code] = &[
     code("project_not_found", &[404], "There is no such project, or the caller may not see it."),
     code("range_not_satisfiable", &[416], "The output has no such bytes."),
     code("rate_limited", &[429], "The caller asks too often; `Retry-After` says when to come back."),
+    code("refused_hook_invalid", &[400], "A refused file has no name, or too much to say, or there are too many."),
     code("request_body_too_large", &[413], "The body is larger than it may be."),
     code("request_timeout", &[408], "The body did not come in time."),
     code("resource_not_found", &[404], "There is no such resource in the project or its domain."),
