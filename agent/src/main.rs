@@ -41,6 +41,7 @@ mod service;
 mod session;
 mod stream;
 mod supervise;
+mod systemd;
 mod tool;
 
 use std::{process::ExitCode, time::Duration};

@@ -7,9 +7,12 @@ use super::{
     Failed,
     apart::Done,
     parameter::{Arguments, Parameter, plain},
-    systemd::{self, LoginProxy, ManagerProxy},
+    systemd::{self, LoginProxy},
 };
-use crate::run_dir::{DOWN_WITHIN, RunDir};
+use crate::{
+    run_dir::{DOWN_WITHIN, RunDir},
+    systemd::ManagerProxy,
+};
 
 pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter::number(

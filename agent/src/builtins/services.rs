@@ -9,9 +9,10 @@ use super::{
     Failed,
     apart::Done,
     parameter::{Arguments, Kind, Parameter, plain},
-    systemd::{ListedUnit, ManagerProxy, Properties, refused},
+    systemd::{Properties, refused},
     unit_name,
 };
+use crate::systemd::{ListedUnit, ManagerProxy};
 
 /// What may be started and stopped. Targets are left out: some of them are the whole machine.
 const KINDS: [&str; 4] = [".service", ".socket", ".timer", ".path"];

@@ -1,51 +1,14 @@
-//! The parts of systemd's and logind's D-Bus interfaces that builtins need (`org.freedesktop.systemd1(5)`,
-//! `org.freedesktop.login1(5)`).
+//! How builtins speak with systemd and logind (`org.freedesktop.login1(5)`), and the words for what they answer.
 
 use std::{collections::HashMap, time::Duration};
 
-use zbus::{
-    Connection, OwnedVariant,
-    connection::Builder,
-    fdo::PropertiesProxy,
-    wire::{ObjectPath, OwnedObjectPath},
-};
+use zbus::{Connection, OwnedVariant, connection::Builder, fdo::PropertiesProxy, wire::OwnedObjectPath};
 
 use super::Failed;
 use crate::exit;
 
 /// For an answer, not for a job: those are waited for by their signal.
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
-
-/// Of `ListUnits`: name, description, load state, active state, sub state, and what is not used here.
-pub(super) type ListedUnit = (
-    String,
-    String,
-    String,
-    String,
-    String,
-    String,
-    OwnedObjectPath,
-    u32,
-    String,
-    OwnedObjectPath,
-);
-
-#[zbus::proxy(
-    interface = "org.freedesktop.systemd1.Manager",
-    default_service = "org.freedesktop.systemd1",
-    default_path = "/org/freedesktop/systemd1"
-)]
-pub(super) trait Manager {
-    fn subscribe(&self) -> zbus::Result<()>;
-    fn list_units(&self) -> zbus::Result<Vec<ListedUnit>>;
-    fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
-    fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
-    fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
-    fn restart_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
-    fn reload_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
-    #[zbus(signal)]
-    fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
-}
 
 #[zbus::proxy(
     interface = "org.freedesktop.login1.Manager",

@@ -13,12 +13,13 @@ use futures_util::StreamExt as _;
 use muster_shared::ids::{ExecutionId, NodeId};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::time::{Instant, sleep, timeout};
-use zbus::{Connection, Fd, ObjectPath, OwnedObjectPath, Variant, proxy};
+use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
 use crate::{
     limits::Limits,
     outcome::{Ended, Outcome},
     run_dir::{Spec, Work},
+    systemd::{ManagerProxy, ServiceProxy, UnitProxy},
 };
 
 /// How long systemd may take to start a unit, and to answer at all.
@@ -30,69 +31,6 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 const OVERDUE: Duration = Duration::from_secs(60);
 /// The supervisor is the last that the kernel takes when the unit's memory is short: it is small, and it has to tell.
 const SUPERVISOR_OOM_SCORE: i32 = -900;
-
-#[proxy(
-    interface = "org.freedesktop.systemd1.Manager",
-    default_service = "org.freedesktop.systemd1",
-    default_path = "/org/freedesktop/systemd1"
-)]
-trait Manager {
-    fn subscribe(&self) -> zbus::Result<()>;
-    fn start_transient_unit(
-        &self,
-        name: &str,
-        mode: &str,
-        properties: &[(&str, Variant<'_>)],
-        aux: &[(&str, &[(&str, Variant<'_>)])],
-    ) -> zbus::Result<OwnedObjectPath>;
-    fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
-    fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
-    fn reset_failed_unit(&self, name: &str) -> zbus::Result<()>;
-    fn list_units_by_patterns(
-        &self,
-        states: &[&str],
-        patterns: &[&str],
-    ) -> zbus::Result<
-        Vec<(
-            String,
-            String,
-            String,
-            String,
-            String,
-            String,
-            OwnedObjectPath,
-            u32,
-            String,
-            OwnedObjectPath,
-        )>,
-    >;
-    #[zbus(signal)]
-    fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
-}
-
-#[proxy(
-    interface = "org.freedesktop.systemd1.Service",
-    default_service = "org.freedesktop.systemd1"
-)]
-trait Service {
-    #[zbus(property, name = "MainPID")]
-    fn main_pid(&self) -> zbus::Result<u32>;
-    #[zbus(property)]
-    fn result(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn exec_main_code(&self) -> zbus::Result<i32>;
-    #[zbus(property)]
-    fn exec_main_status(&self) -> zbus::Result<i32>;
-}
-
-#[proxy(
-    interface = "org.freedesktop.systemd1.Unit",
-    default_service = "org.freedesktop.systemd1"
-)]
-trait Unit {
-    #[zbus(property)]
-    fn active_state(&self) -> zbus::Result<String>;
-}
 
 /// What a unit is made from.
 #[derive(Clone, Copy)]
