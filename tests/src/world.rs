@@ -59,6 +59,10 @@ pub struct NodeToBe<'w> {
     musterd: Musterd,
 }
 
+/// A hook that says that it has begun, in the trace `ran`, and goes on until the file `go` is there.
+pub const PATIENT: &str =
+    "#!/bin/sh\necho begun >> @DIR@/ran\nwhile ! [ -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
+
 impl World {
     /// A control that serves, with its first domain, project and operator token, and no node.
     pub async fn new() -> Self {
@@ -421,6 +425,20 @@ impl NodeToBe<'_> {
         let mut node = self.enrolled().await;
         node.start().await;
         node
+    }
+}
+
+impl NodeToBe<'_> {
+    /// Starts it with the hook [`PATIENT`], which has begun when this returns.
+    pub async fn at_work(self) -> (Node, Execution) {
+        let world = self.world;
+        let node = self.hook("patient", PATIENT).start().await;
+        let running = world.dispatch(on_node("patient", node.id)).await;
+        until("the hook runs", async || {
+            (!node.trace("ran").is_empty()).then_some(())
+        })
+        .await;
+        (node, running)
     }
 }
 

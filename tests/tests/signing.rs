@@ -11,8 +11,6 @@ use muster_tests::{
 };
 
 const BEATS: &str = "heartbeat_seconds = 1\nbackoff_max_seconds = 1\n";
-const PATIENT: &str =
-    "#!/bin/sh\necho begun >> @DIR@/ran\nwhile ! [ -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
 
 async fn keys(world: &World, words: &[&str]) -> Said {
     let mut command = tokio::process::Command::new(binaries::binary("muster-control"));
@@ -54,17 +52,7 @@ fn kept(node: &Musterd) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_change_under_a_node_at_work() {
     let world = World::new().await;
-    let mut node = world
-        .node("n1")
-        .config(BEATS)
-        .hook("patient", PATIENT)
-        .start()
-        .await;
-    let running = world.dispatch(on_node("patient", node.id)).await;
-    until("the hook runs", async || {
-        (!node.trace("ran").is_empty()).then_some(())
-    })
-    .await;
+    let (mut node, running) = world.node("n1").config(BEATS).at_work().await;
     let before = signing(&world).await;
     let [first] = &before[..] else {
         panic!("one key: {before:?}")
