@@ -91,6 +91,10 @@ pub enum BadSchema {
     WriteOnly { at: String },
     #[error("{at}: {why}")]
     Unsound { at: String, why: String },
+    #[error(
+        "{name:?} is writeOnly and has a default, which everybody who may see the schema reads: leave it out"
+    )]
+    SecretDefault { name: String },
     #[error("the default of {name:?} does not match its own schema: {why}")]
     Default { name: String, why: String },
 }
@@ -198,6 +202,9 @@ impl Schema {
 
     /// A default that is refused would refuse every dispatch that leaves its parameter out.
     fn check_defaults(&self) -> Result<(), BadSchema> {
+        if let Some(name) = self.secret.iter().find(|name| self.defaults.contains_key(*name)) {
+            return Err(BadSchema::SecretDefault { name: name.clone() });
+        }
         let document = Value::Object(self.defaults.clone());
         let found = self.validator.iter_errors(&document).find_map(|err| {
             let at = err.instance_path().as_str().to_owned();
@@ -468,6 +475,8 @@ mod tests {
         let parameters = json!({"plain": "p", "direct": "canary", "deep": [{"password": "canary"}]});
         let shown = Value::Object(masked(parameters.as_object().unwrap(), schema.secret()));
         assert_eq!(shown, json!({"plain": "p", "direct": MASK, "deep": MASK}));
+        let open = parse(json!({"properties": {"password": {"writeOnly": true, "default": "x"}}}));
+        assert!(matches!(open, Err(BadSchema::SecretDefault { name }) if name == "password"));
         // Where no name says which parameter is meant, it could not be masked.
         for unnamed in [
             json!({"writeOnly": true}),
