@@ -35,6 +35,18 @@ impl Cgroup {
         Ok(Self(path))
     }
 
+    /// The limits that no group made by this process can have.
+    pub(crate) fn beyond(limits: &Limits) -> Vec<&'static str> {
+        match Self::below_own(&format!("muster-try-{}", std::process::id())) {
+            Ok(group) => {
+                let missing = group.limit(limits);
+                let _ = group.remove();
+                missing
+            }
+            Err(_) => limits.named(),
+        }
+    }
+
     pub(crate) const fn at(path: PathBuf) -> Self {
         Self(path)
     }

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     args::{EnrollArgs, Output, RunArgs},
+    chance,
     config::Config,
     control::{self, CallError},
     durable,
@@ -69,14 +70,15 @@ pub(crate) async fn enroll(args: &EnrollArgs) -> Result<(), Exit> {
     check(&answer, args.ca_sha256)?;
     let server = server.as_str().trim_end_matches('/');
     let kept = earlier::set_aside(&args.state_dir, ask.enrollment_id)
-        .and_then(|()| keep(&args.state_dir, server, &answer));
-    kept.map_err(|err| {
+        .and_then(|notices| keep(&args.state_dir, server, &answer).map(|()| notices));
+    let notices = kept.map_err(|err| {
         Exit::Failure(format!(
             "the identity could not be written to {}: {err}; make room and run the same command again",
             args.state_dir.display()
         ))
     })?;
-    tell(args, server, &answer);
+    let notices = [notices, answer.notices.clone()].concat();
+    tell(args, server, &answer, &notices);
     Ok(())
 }
 
@@ -118,9 +120,7 @@ fn refuse_if_enrolled(state_dir: &Path) -> Result<(), Exit> {
     if !path.exists() {
         return Ok(());
     }
-    let who = fs::read(&path)
-        .ok()
-        .and_then(|raw| serde_json::from_slice::<IdentityFile>(&raw).ok());
+    let who = IdentityFile::read(state_dir).ok().flatten();
     let who = who.map(|file| format!(" as node {} ({}) of {}", file.node_id, file.name, file.server));
     Err(Exit::Enrolment(format!(
         "this machine is enrolled already{}: to enrol it anew, as another node, add --force",
@@ -158,9 +158,7 @@ fn kept_uuid(path: &Path) -> io::Result<Uuid> {
             .parse()
             .map_err(|_| io::Error::other(format!("{} is damaged", path.display()))),
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            let mut chance = [0; 16];
-            getrandom::fill(&mut chance).map_err(|err| io::Error::other(err.to_string()))?;
-            let id = uuid::Builder::from_random_bytes(chance).into_uuid();
+            let id = chance::uuid()?;
             durable::write(path, id.to_string().as_bytes())?;
             Ok(id)
         }
@@ -170,8 +168,7 @@ fn kept_uuid(path: &Path) -> io::Result<Uuid> {
 
 fn explain(err: &CallError) -> Exit {
     let hint = match err.code() {
-        Some("bootstrap_token_used") => ": issue a new token, or one with more uses",
-        Some("bootstrap_token_expired") => ": issue a new token",
+        Some("bootstrap_token_used") => ", or one with more uses",
         Some("bootstrap_token_invalid") => ": is it the token of this control service?",
         Some(_) | None => "",
     };
@@ -224,9 +221,8 @@ fn keep(state_dir: &Path, server: &str, answer: &EnrollResponse) -> io::Result<(
     }
 }
 
-fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse) {
-    answer
-        .notices
+fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse, notices: &[String]) {
+    notices
         .iter()
         .for_each(|notice| say_on_stderr(&format!("notice: {notice}")));
     let state_dir = args.state_dir.display().to_string();
@@ -246,7 +242,7 @@ fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse) {
                 project_id: answer.project_id.to_string(),
                 server,
                 state_dir,
-                notices: &answer.notices,
+                notices,
             };
             say_on_stdout(&serde_json::to_string(&enrolled).unwrap_or_default());
         }

@@ -1,5 +1,6 @@
 //! The daemon: one loop that hears everything, asks the session what to do, makes it durable and does it.
 
+mod assembly;
 mod recovery;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -9,12 +10,11 @@ use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
-    time::Timestamp,
-    wire::{ActionCancel, ActionRequest, BaselineUpdated, DetectedBy},
+    wire::{ActionCancel, ActionRequest, BaselineUpdated},
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::{JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
@@ -23,28 +23,18 @@ use crate::{
     builtins::ReloadAsked,
     clock::Clock,
     config::{Config, Reloaded},
-    control::{self, Control},
-    declare::{self, Declarer, Poke},
+    declare::Poke,
     exit::{self, Exit},
-    heartbeat::{Binary, Heart},
-    hooks::{self, catalog::Catalog, hold},
     identity::Identity,
     instance::Instance,
     journal::{Journal, JournalError},
-    launch::Launcher,
-    link,
-    nsk::{KeyFiles, Nsk},
     outcome::Outcome,
     report::Reporter,
-    run_dir::{self, RunDir},
-    runner::{BUILTINS_MAX, Runner, StopAsked},
+    run_dir::RunDir,
+    runner::{Runner, StopAsked},
     service::{self, Service},
     session::{Decision, Delivered, Effect, Fact, Input, Session},
-    stream::Listener,
-    tool::{
-        self,
-        desk::{Desk, OverviewAsked},
-    },
+    tool::desk::OverviewAsked,
 };
 
 /// How soon a journal that could not be written is tried again.
@@ -138,147 +128,6 @@ pub(crate) async fn run(
 }
 
 impl Daemon {
-    async fn assemble(
-        config: Config,
-        (identity, instance): (Identity, Instance),
-        journal: Journal,
-        events: mpsc::Sender<Event>,
-        tasks: &mut JoinSet<()>,
-    ) -> Result<Self, Exit> {
-        let broken = |err: std::io::Error| Exit::Failure(format!("the daemon could not start: {err}"));
-        let server = control::parse_server(&identity.server).map_err(Exit::Failure)?;
-        let reach = config.reach.clone();
-        let clock = reach.clock().clone();
-        let nsk = Nsk::new(identity.nsk);
-        let speaker = (nsk.clone(), instance);
-        let control = Control::new(reach, &identity.ca_pem, server, identity.node_id, speaker)
-            .map_err(Exit::Failure)?;
-        let config = Arc::new(config);
-        let (settings, settings_seen) = watch::channel(Arc::clone(&config));
-        let (reload, reloads) = mpsc::channel(4);
-        let (overview, overviews) = mpsc::channel(4);
-        let (link, link_seen) = link::Teller::new(Timestamp::now());
-        let hangups = signal(SignalKind::hangup()).map_err(broken)?;
-        let boot_id = run_dir::boot_id().map_err(broken)?;
-        let launcher = Launcher::choose(config.launcher)?;
-        let binary = spawn_blocking(Binary::of_this_process)
-            .await
-            .map_err(|err| broken(err.into()))?
-            .map_err(broken)?;
-        let (pokes, poked) = mpsc::channel(16);
-        let scanned = declare::scan(Arc::clone(&config), &journal, &clock, DetectedBy::StartupScan).await;
-        let first = scanned.unwrap_or_else(|err| {
-            // A disk that is full keeps the baselines of new hooks out of the journal, and nobody from looking around.
-            let _ = pokes.try_send(Poke::Rescan);
-            Catalog::unknown(format!("the hooks could not be compared: {}", exit::chain(&err)))
-        });
-        let (catalog, catalog_seen) = watch::channel(Arc::new(first));
-        let (measured, clock_measured) = oneshot::channel();
-        log::info!(node_id:% = identity.node_id, name = identity.name, server = identity.server,
-            version = env!("CARGO_PKG_VERSION"), limits:? = config.limits, reach:% = config.reach; "musterd is up");
-        launcher.announce();
-        let state_dir = config.state_dir.clone();
-        spawn_blocking(move || hold::announce(&state_dir))
-            .await
-            .map_err(|err| broken(err.into()))?;
-
-        let heart = Heart {
-            control: control.clone(),
-            clock: clock.clone(),
-            binary,
-            interval: config.limits.heartbeat,
-            backoff: config.limits.backoff,
-            pokes: pokes.clone(),
-            events: events.clone(),
-            keys: KeyFiles::open(&config.state_dir, nsk, identity.handed_over)?,
-            signing: identity.keys.clone(),
-        };
-        tasks.spawn(heart.beat(measured));
-        let listener = Listener {
-            control: control.clone(),
-            keys: identity.keys,
-            node: identity.node_id,
-            clock: clock.clone(),
-            limits: config.limits.clone(),
-            events,
-            link,
-        };
-        tasks.spawn(listener.listen(clock_measured));
-        let declarer = Declarer {
-            settings: settings_seen.clone(),
-            control: control.clone(),
-            journal: journal.clone(),
-            clock: clock.clone(),
-            binary,
-            catalog,
-        };
-        tasks.spawn(declarer.speak(poked));
-        tasks.spawn(hooks::watch::watch(config.hooks_dir.clone(), pokes.clone()));
-
-        let desk = Desk {
-            settings: settings_seen.clone(),
-            journal: journal.clone(),
-            clock: clock.clone(),
-            pokes: pokes.clone(),
-            link: link_seen,
-            overviews: overview,
-            started_at: Timestamp::now(),
-        };
-        match tool::desk::open(&config.state_dir) {
-            Ok(listener) => drop(tasks.spawn(desk.serve(listener))),
-            // The node works without it.
-            Err(err) => {
-                log::warn!(error:% = err; "`musterd status` cannot ask this daemon: there is no socket")
-            }
-        }
-
-        let reporter = Reporter::new(
-            control,
-            config.state_dir.clone(),
-            clock.clone(),
-            &config.limits,
-            identity.ca_pem,
-            config.output_ca_file.clone(),
-        );
-        let runner = Runner {
-            settings: settings_seen,
-            node: identity.node_id,
-            boot_id,
-            clock: clock.clone(),
-            journal: journal.clone(),
-            catalog: catalog_seen,
-            pokes: pokes.clone(),
-            builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
-            reload,
-            launcher,
-        };
-        Ok(Self {
-            session: Session::new(
-                config.limits.running_max,
-                config.limits.queue_max,
-                config.limits.outputs,
-            ),
-            config,
-            settings,
-            reloads,
-            overviews,
-            hangups,
-            clock,
-            journal,
-            runner: Arc::new(runner),
-            reporter: Arc::new(reporter),
-            pokes,
-            work: JoinSet::new(),
-            stops: BTreeMap::new(),
-            uploads: BTreeMap::new(),
-            backlog: Decision::default(),
-            retry_at: None,
-            prune_at: Instant::now(),
-            service: Service::new(),
-            server: identity.server,
-        })
-    }
-
     async fn work_on(&mut self, mut heard: mpsc::Receiver<Event>) -> Result<(), Exit> {
         loop {
             self.service.went_round();

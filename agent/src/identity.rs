@@ -10,7 +10,7 @@ use std::{
 
 use muster_shared::{
     envelope::KeyRing,
-    ids::{Digest, DomainId, NodeId, ProjectId},
+    ids::{DomainId, NodeId, ProjectId},
     wire::SigningKeyInfo,
 };
 use rustix::fs::{FlockOperation, flock};
@@ -37,6 +37,28 @@ pub(crate) struct IdentityFile {
     pub(crate) retired_keys: Vec<String>,
 }
 
+impl IdentityFile {
+    /// None where the machine is not enrolled.
+    pub(crate) fn read(state_dir: &Path) -> Result<Option<Self>, Exit> {
+        let path = identity_path(state_dir);
+        let raw = match fs::read(&path) {
+            Ok(raw) => raw,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(err) => return Err(unreadable(&path, &err)),
+        };
+        serde_json::from_slice(&raw)
+            .map(Some)
+            .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))
+    }
+}
+
+pub(crate) fn not_enrolled(state_dir: &Path) -> Exit {
+    Exit::Enrolment(format!(
+        "this machine is not enrolled: {} is missing; run `musterd enroll` first",
+        identity_path(state_dir).display()
+    ))
+}
+
 /// Whoever enrolled before there were others has the first.
 pub(crate) const fn first_set() -> u64 {
     1
@@ -48,8 +70,6 @@ pub(crate) struct Identity {
     pub(crate) server: String,
     pub(crate) keys: Keys,
     pub(crate) nsk: Secret,
-    /// The digest of the key that systemd hands over.
-    pub(crate) handed_over: Option<Digest>,
     pub(crate) ca_pem: Vec<u8>,
 }
 
@@ -81,36 +101,14 @@ pub(crate) fn nsk_path(state_dir: &Path) -> PathBuf {
     state_dir.join("nsk")
 }
 
-/// The digest of the key that systemd handed over when control changed it for the one in the state directory.
-pub(crate) fn replaced_path(state_dir: &Path) -> PathBuf {
-    state_dir.join("nsk.replaced")
-}
-
-/// The key, and the digest of the one that systemd hands over, if any.
-///
-/// systemd hands secrets over in a folder of memory that nobody else can see. What it was given to hand over counts,
-/// unless control has changed that very key since; else it is the file that enrolment wrote.
-fn read_nsk(state_dir: &Path, credentials: Option<PathBuf>) -> Result<(Secret, Option<Digest>), Exit> {
-    let read = |path: &Path| {
-        let text = fs::read_to_string(path).map_err(|err| unreadable(path, &err))?;
-        Ok::<_, Exit>(Secret(text.trim().to_owned()))
-    };
+/// The key in the state directory counts where there is one: it is the newest that this enrolment has. Where its admin has
+/// taken it away it is the one that systemd hands over, in a folder of memory that nobody else can see.
+fn nsk_to_read(state_dir: &Path, credentials: Option<PathBuf>) -> PathBuf {
     let kept = nsk_path(state_dir);
     let handed_over = credentials
         .map(|dir| dir.join("nsk"))
-        .filter(|path| path.exists());
-    let Some(handed_over) = handed_over else {
-        return Ok((read(&kept)?, None));
-    };
-    let secret = read(&handed_over)?;
-    let digest = Digest::of(secret.0.as_bytes());
-    let replaced = fs::read_to_string(replaced_path(state_dir)).unwrap_or_default();
-    let secret = if replaced.trim() == digest.to_string() && kept.exists() {
-        read(&kept)?
-    } else {
-        secret
-    };
-    Ok((secret, Some(digest)))
+        .filter(|path| !kept.exists() && path.exists());
+    handed_over.unwrap_or(kept)
 }
 
 pub(crate) fn ca_path(state_dir: &Path) -> PathBuf {
@@ -120,22 +118,12 @@ pub(crate) fn ca_path(state_dir: &Path) -> PathBuf {
 impl Identity {
     pub(crate) fn load(state_dir: &Path) -> Result<Self, Exit> {
         let path = identity_path(state_dir);
-        let raw = match fs::read(&path) {
-            Ok(raw) => raw,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                return Err(Exit::Enrolment(format!(
-                    "this machine is not enrolled: {} is missing; run `musterd enroll` first",
-                    path.display()
-                )));
-            }
-            Err(err) => return Err(unreadable(&path, &err)),
-        };
-        let file: IdentityFile = serde_json::from_slice(&raw)
-            .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))?;
+        let file = IdentityFile::read(state_dir)?.ok_or_else(|| not_enrolled(state_dir))?;
         let keys = key_ring(&file.signing_keys, &file.retired_keys)
             .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        let (nsk, handed_over) = read_nsk(state_dir, credentials)?;
+        let nsk_path = nsk_to_read(state_dir, credentials);
+        let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
         let ca_path = ca_path(state_dir);
         let ca_pem = fs::read(&ca_path).map_err(|err| unreadable(&ca_path, &err))?;
         Ok(Self {
@@ -143,8 +131,7 @@ impl Identity {
             name: file.name.clone(),
             server: file.server.clone(),
             keys: Keys::new(state_dir, file, keys),
-            nsk,
-            handed_over,
+            nsk: Secret(nsk.trim().to_owned()),
             ca_pem,
         })
     }
@@ -238,25 +225,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_systemd_hands_over_counts_until_control_has_changed_it() {
+    fn a_key_that_systemd_hands_over_counts_where_none_is_kept() {
         let (state, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let read = || {
-            let read = read_nsk(state.path(), Some(credentials.path().to_owned()));
-            read.map(|(secret, _)| secret.expose().to_owned()).ok()
-        };
-        assert_eq!(read(), None);
-        fs::write(nsk_path(state.path()), "kept\n").unwrap();
-        assert_eq!(read().unwrap(), "kept");
-        fs::write(credentials.path().join("nsk"), "handed over\n").unwrap();
-        assert_eq!(read().unwrap(), "handed over");
-        let digest = Digest::of(b"handed over").to_string();
-        fs::write(replaced_path(state.path()), digest).unwrap();
-        assert_eq!(read().unwrap(), "kept");
-        // Nothing took its place yet: the change was cut off.
-        fs::remove_file(nsk_path(state.path())).unwrap();
-        assert_eq!(read().unwrap(), "handed over");
-        fs::write(nsk_path(state.path()), "kept\n").unwrap();
-        fs::write(credentials.path().join("nsk"), "another").unwrap();
-        assert_eq!(read().unwrap(), "another");
+        let (kept, handed_over) = (state.path().join("nsk"), credentials.path().join("nsk"));
+        let read = || nsk_to_read(state.path(), Some(credentials.path().to_owned()));
+        assert_eq!(nsk_to_read(state.path(), None), kept);
+        assert_eq!(read(), kept);
+        fs::write(&handed_over, "handed over").unwrap();
+        assert_eq!(read(), handed_over);
+        // Control has changed it, or the machine was enrolled anew: the unit still hands the old one over.
+        fs::write(&kept, "newer").unwrap();
+        assert_eq!(read(), kept);
     }
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::{durable, exit::Exit};
+use crate::{chance, durable, exit::Exit};
 
 /// `instances.json`: those before, the oldest first, and this one at the end.
 #[derive(Default, Serialize, Deserialize)]
@@ -79,9 +79,7 @@ impl Instance {
             )));
         }
         let failed = |err: io::Error| Exit::Failure(format!("{} cannot be written: {err}", path.display()));
-        let mut chance = [0; 16];
-        getrandom::fill(&mut chance).map_err(|err| failed(io::Error::other(err.to_string())))?;
-        let id = uuid::Builder::from_random_bytes(chance).into_uuid();
+        let id = chance::uuid().map_err(failed)?;
         let instances = with_one_more(file.instances, id);
         let named = &instances[..instances.len() - 1];
         let after: Vec<_> = named.iter().map(Uuid::to_string).collect();

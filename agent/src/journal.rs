@@ -17,7 +17,7 @@ use muster_shared::{ids::NodeId, time::Timestamp};
 use tokio::sync::oneshot;
 
 use crate::exit::Exit;
-pub(crate) use schema::{open as open_store, open_to_read};
+pub(crate) use schema::{open as open_store, open_to_read, retire};
 pub(crate) use store::{Store, Violation};
 
 #[derive(Debug, thiserror::Error)]

@@ -23,6 +23,7 @@ use crate::{
     config::LauncherChoice,
     effect,
     exit::Exit,
+    limits::Limits,
     outcome::{Ended, Outcome},
     procfs,
     run_dir::{RunDir, Spec, Work},
@@ -98,11 +99,18 @@ impl Launcher {
         }
     }
 
-    pub(crate) fn announce(&self) {
+    pub(crate) fn announce(&self, limits: &Limits) {
         match self {
             Self::Systemd { .. } => log::info!(launcher = "systemd"; "Each hook runs in a unit of its own"),
             Self::Session => {
                 log::info!(launcher = "session"; "Each hook runs in a session of its own, and inherits what holds musterd");
+                let beyond = Cgroup::beyond(limits);
+                if !beyond.is_empty() {
+                    log::warn!(
+                        "[hooks] {} cannot be enforced: musterd may make no control group with a controller for it",
+                        beyond.join(", ")
+                    );
+                }
             }
         }
     }

@@ -38,6 +38,19 @@ impl Limits {
         }
     }
 
+    /// Those that there are.
+    pub(crate) fn named(&self) -> Vec<&'static str> {
+        let limits = [
+            (self.memory_max_bytes, "memory_max_bytes"),
+            (self.pids_max, "pids_max"),
+            (self.cpu_percent, "cpu_percent"),
+        ];
+        limits
+            .into_iter()
+            .filter_map(|(limit, name)| limit.map(|_| name))
+            .collect()
+    }
+
     /// Time on a processor in one second of the clock, as systemd and the kernel count it.
     pub(crate) fn cpu_time_per_second(&self) -> Option<Duration> {
         const MICROS_PER_PERCENT: u64 = 10_000;

@@ -6,6 +6,7 @@ mod args;
 mod backoff;
 mod builtins;
 mod cgroup;
+mod chance;
 mod clock;
 mod config;
 mod control;

@@ -9,8 +9,6 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use muster_shared::ids::Digest;
-
 use crate::{
     durable,
     exit::Exit,
@@ -39,16 +37,13 @@ impl Nsk {
 pub(crate) struct KeyFiles {
     current: PathBuf,
     next: PathBuf,
-    replaced: PathBuf,
-    /// Of the key that systemd hands over.
-    handed_over: Option<Digest>,
     nsk: Nsk,
     waiting: Option<Secret>,
 }
 
 impl KeyFiles {
     /// Takes up a change that was cut off.
-    pub(crate) fn open(state_dir: &Path, nsk: Nsk, handed_over: Option<Digest>) -> Result<Self, Exit> {
+    pub(crate) fn open(state_dir: &Path, nsk: Nsk) -> Result<Self, Exit> {
         let next = state_dir.join("nsk.next");
         let waiting = match fs::read_to_string(&next) {
             Ok(text) => Some(Secret::new(text.trim().to_owned())),
@@ -61,8 +56,6 @@ impl KeyFiles {
         Ok(Self {
             current: identity::nsk_path(state_dir),
             next,
-            replaced: identity::replaced_path(state_dir),
-            handed_over,
             nsk,
             waiting,
         })
@@ -86,9 +79,7 @@ impl KeyFiles {
             return Ok(());
         };
         self.nsk.set(secret.clone());
-        if let Some(digest) = self.handed_over {
-            // Before the other takes its place: a daemon that starts in between finds that one still waiting.
-            durable::write(&self.replaced, digest.to_string().as_bytes())?;
+        if !self.current.exists() {
             log::warn!(
                 "The key that systemd hands over was changed: the new one lies in {}, in plain",
                 self.current.display()
@@ -116,7 +107,7 @@ mod tests {
     fn open(dir: &Path) -> (KeyFiles, Nsk) {
         let raw = fs::read_to_string(identity::nsk_path(dir)).unwrap();
         let nsk = Nsk::new(Secret::new(raw));
-        (KeyFiles::open(dir, nsk.clone(), None).unwrap(), nsk)
+        (KeyFiles::open(dir, nsk.clone()).unwrap(), nsk)
     }
 
     #[test]

@@ -252,6 +252,15 @@ struct Outstanding {
     given_up: bool,
 }
 
+/// What an action may run beside. A hook that nobody knows may change anything.
+pub(crate) fn lane_of(kind: ActionKind, action: &str, hooks: &BTreeMap<String, Lane>) -> Lane {
+    match kind {
+        ActionKind::Builtin if builtins::changes(action) => Lane::Changes(Vec::new()),
+        ActionKind::Builtin => Lane::ReadOnly,
+        ActionKind::Hook => hooks.get(action).cloned().unwrap_or(Lane::Changes(Vec::new())),
+    }
+}
+
 impl Session {
     pub(crate) const fn new(running_max: usize, queue_max: usize, output_bounds: OutputBounds) -> Self {
         Self {
@@ -335,12 +344,7 @@ impl Session {
     }
 
     fn lane_of(&self, request: &ActionRequest) -> Lane {
-        let known = self.lanes.get(request.action.as_str()).cloned();
-        match request.kind {
-            ActionKind::Builtin if builtins::changes(request.action.as_str()) => Lane::Changes(Vec::new()),
-            ActionKind::Builtin => Lane::ReadOnly,
-            ActionKind::Hook => known.unwrap_or(Lane::Changes(Vec::new())),
-        }
+        lane_of(request.kind, request.action.as_str(), &self.lanes)
     }
 
     pub(crate) fn knows(&self, execution: ExecutionId) -> bool {

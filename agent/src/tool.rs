@@ -9,40 +9,12 @@ pub(crate) mod render;
 pub(crate) mod run_local;
 pub(crate) mod status;
 
-use std::path::Path;
-
 use muster_shared::ids::NodeId;
 
-use crate::{
-    exit::Exit,
-    identity::{self, IdentityFile},
-};
-
-/// Who this machine is, as far as anybody has said so.
-fn enrolled(state_dir: &Path) -> Result<Option<IdentityFile>, Exit> {
-    let path = identity::identity_path(state_dir);
-    let raw = match std::fs::read(&path) {
-        Ok(raw) => raw,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(err) => return Err(Exit::Failure(format!("{} cannot be read: {err}", path.display()))),
-    };
-    serde_json::from_slice(&raw)
-        .map(Some)
-        .map_err(|err| Exit::Failure(format!("{} is damaged: {err}", path.display())))
-}
-
-fn not_enrolled(state_dir: &Path) -> Exit {
-    Exit::Enrolment(format!(
-        "this machine is not enrolled: {} is missing; run `musterd enroll` first",
-        identity::identity_path(state_dir).display()
-    ))
-}
+use crate::{chance, exit::Exit, identity::IdentityFile};
 
 fn chance() -> Result<[u8; 10], Exit> {
-    let mut bytes = [0; 10];
-    getrandom::fill(&mut bytes)
-        .map(|()| bytes)
-        .map_err(|err| Exit::Failure(format!("the system gives no random bytes: {err}")))
+    chance::bytes().map_err(|err| Exit::Failure(err.to_string()))
 }
 
 /// The node's own id, or one for a machine that has none yet.

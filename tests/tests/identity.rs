@@ -8,16 +8,13 @@ use std::{
 use muster_tests::{
     Answer,
     prelude::*,
-    world::{on_node, target},
+    world::{PATIENT, on_node, target},
 };
 use reqwest::Method;
 
 const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
 /// Heartbeats as often as they may be, so that what they bring comes soon.
 const BEATS: &str = "heartbeat_seconds = 1\nbackoff_max_seconds = 1\n";
-/// A hook that runs until its file says so.
-const PATIENT: &str =
-    "#!/bin/sh\necho begun >> @DIR@/ran\nwhile ! [ -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
 
 /// A control under which an old key ends with the first use of the new one.
 async fn strict() -> World {
@@ -79,17 +76,7 @@ async fn changed(node: &mut Node, old: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_changes_its_key_while_a_hook_runs_and_keeps_its_stream() {
     let world = strict().await;
-    let mut node = world
-        .node("n1")
-        .config(BEATS)
-        .hook("patient", PATIENT)
-        .start()
-        .await;
-    let running = world.dispatch(on_node("patient", node.id)).await;
-    until("the hook runs", async || {
-        (!node.trace("ran").is_empty()).then_some(())
-    })
-    .await;
+    let (mut node, running) = world.node("n1").config(BEATS).at_work().await;
     let opened = node.log().matches("The event stream is open").count();
 
     let old = nsk(&node);
@@ -294,6 +281,16 @@ fn copy_of(world: &World, node: &Musterd, name: &str) -> Musterd {
     copy
 }
 
+/// The very files, as a machine that was cloned has them: what they write goes to the same place.
+fn copy_hooks(node: &Musterd, copy: &Musterd) {
+    for entry in fs::read_dir(&node.hooks)
+        .expect("the hooks can be listed")
+        .flatten()
+    {
+        fs::copy(entry.path(), copy.hooks.join(entry.file_name())).expect("a hook can be copied");
+    }
+}
+
 fn copy_state(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory can be made");
     for entry in fs::read_dir(from).expect("the state can be listed").flatten() {
@@ -334,6 +331,7 @@ async fn audited(world: &World, relation: &str) -> usize {
     said.stdout.matches(&format!("\"{relation}\"")).count()
 }
 
+const COUNT_BESIDE: &str = "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >> @DIR@/counted\n";
 const COUNT: &str = "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >> @DIR@/ran\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,7 +339,7 @@ async fn a_copy_that_runs_beside_its_node_is_found_out_and_runs_nothing() {
     let world = World::new().await;
     let mut node = world.node("n1").config(BEATS).hook("count", COUNT).start().await;
     let mut copy = copy_of(&world, &node, "copy");
-    copy.install_hook("count", COUNT);
+    copy_hooks(&node, &copy);
     copy.launch();
     until("control hears of the copy", async || {
         copy.log().contains("musterd is up").then_some(())
@@ -357,7 +355,6 @@ async fn a_copy_that_runs_beside_its_node_is_found_out_and_runs_nothing() {
         "{settled:#?}"
     );
     assert_eq!(node.trace_lines("ran"), [execution.id.to_string()]);
-    assert_eq!(copy.trace("ran"), "");
     let summary = node.known(async |summary| summary.connected).await;
     let told = summary.warning.expect("an operator is told");
     assert!(
@@ -383,6 +380,49 @@ async fn a_copy_that_runs_beside_its_node_is_found_out_and_runs_nothing() {
     ask(&world, &node.id.to_string()).await;
     let _ = changed(&mut node, &old).await;
     assert_eq!(warning(&world, node.id).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_when_a_node_was_copied_is_run_by_one_of_the_two() {
+    let world = World::new().await;
+    let to_be = world.node("n1").config(BEATS).hook("count", COUNT_BESIDE);
+    let (mut node, running) = to_be.at_work().await;
+    let waits = world.dispatch(on_node("count", node.id)).await;
+    until("the node has taken it", async || {
+        let now = world.operator.execution(waits.id).await;
+        (target(&now, node.id).status == Status::Ack).then_some(())
+    })
+    .await;
+    node.kill9();
+    fs::write(node.dir.join("go"), "").expect("the hook can be let go");
+    let runs = node.state.join("runs");
+    until("the hook's end is on record", async || {
+        let run = fs::read_dir(&runs).expect("it ran").flatten().next()?;
+        run.path().join("exit.json").exists().then_some(())
+    })
+    .await;
+
+    // Both know that it is next. The first that control hears of is the node.
+    let mut copy = copy_of(&world, &node, "copy");
+    copy_hooks(&node, &copy);
+    copy.launch();
+    for execution in [running.id, waits.id] {
+        let settled = world.settled(execution).await;
+        assert_eq!(
+            target(&settled, node.id).status,
+            Status::Succeeded,
+            "{settled:#?}"
+        );
+    }
+    node.launch();
+    is_refused(&mut node).await;
+    assert_eq!(
+        node.trace_lines("counted"),
+        [waits.id.to_string()],
+        "{}",
+        node.log()
+    );
+    copy.kill9();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -590,7 +630,8 @@ async fn a_copy_that_is_enrolled_anew_is_a_node_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_on_which_a_hook_runs_is_not_enrolled_anew() {
+async fn nothing_secret_of_an_earlier_enrolment_is_kept() {
+    const SECRET: &str = "correct-horse-battery";
     let world = World::new().await;
     let mut node = world
         .node("n1")
@@ -598,11 +639,54 @@ async fn a_machine_on_which_a_hook_runs_is_not_enrolled_anew() {
         .hook("patient", PATIENT)
         .start()
         .await;
-    let running = world.dispatch(on_node("patient", node.id)).await;
+    let mut ask = on_node("patient", node.id);
+    ask["parameters"] = json!({ "word": SECRET });
+    let running = world.dispatch(ask).await;
     until("the hook runs", async || {
         (!node.trace("ran").is_empty()).then_some(())
     })
     .await;
+    node.kill9();
+    let old = nsk(&node);
+    // It ends while nobody is there to hear of it.
+    fs::write(node.dir.join("go"), "").expect("the hook can be let go");
+    let runs = node.state.join("runs");
+    until("the hook's end is on record", async || {
+        let run = fs::read_dir(&runs).expect("it ran").flatten().next()?;
+        run.path().join("exit.json").exists().then_some(())
+    })
+    .await;
+    assert!(holds(&node.state, SECRET), "the journal knows what was asked");
+
+    let anew = enroll_anew(&world, &node, "role=anew").await;
+    assert!(!holds(&node.state, SECRET), "a parameter is left");
+    assert!(!holds(&node.state, &old), "a key is left");
+    node.launch();
+    let _ = connected(&world, anew).await;
+    world.leave_open();
+    assert!(!world.operator.execution(running.id).await.status.is_terminal());
+}
+
+/// Whether any file below has the text.
+fn holds(dir: &Path, text: &str) -> bool {
+    fs::read_dir(dir)
+        .expect("the directory can be listed")
+        .flatten()
+        .any(|entry| {
+            let path = entry.path();
+            if path.is_dir() {
+                holds(&path, text)
+            } else {
+                let bytes = fs::read(&path).unwrap_or_default();
+                bytes.windows(text.len()).any(|window| window == text.as_bytes())
+            }
+        })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_on_which_a_hook_runs_is_not_enrolled_anew() {
+    let world = World::new().await;
+    let (mut node, running) = world.node("n1").config(BEATS).at_work().await;
     node.kill9();
     let token = world.bootstrap_token("role=anew").await;
     let file = node.dir.join("another-token");

@@ -92,6 +92,9 @@ async fn the_status_tells_what_runs_and_what_waits_for_what_with_and_without_a_d
         "{}",
         said.stderr
     );
+    let builtin = ["run-local", "services.restart", "-p", "unit=none.service"];
+    let said = node.tool(&builtin).await.expect(126);
+    assert!(said.stderr.contains("not_beside"), "{}", said.stderr);
     let said = node.tool(&["run-local", "quick", "--beside"]).await.expect(0);
     assert_eq!(said.stdout, "quick\n");
 

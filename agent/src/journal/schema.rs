@@ -174,6 +174,25 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Store, Exit> {
     Store::new(connection, LOOKED_AT).map_err(unreadable)
 }
 
+/// Takes the parameters out of a journal that nobody goes on with, because they may be secret, and counts the ends and
+/// outputs in it that control was never told.
+pub(crate) fn retire(path: &Path) -> rusqlite::Result<u64> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    prepare(&connection)?;
+    connection.execute(
+        "UPDATE invocation SET request = json_remove(request, '$.parameters')",
+        [],
+    )?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))?;
+    let untold: i64 = connection.query_row(
+        "SELECT (SELECT count(*) FROM invocation WHERE reported <> 'terminal') + (SELECT count(*) FROM output_owed)",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(untold.unsigned_abs())
+}
+
 /// SQLite gives its companions the mode of the database, so it is made before SQLite sees it: requests hold secrets.
 fn create_private(path: &Path) -> Result<(), Exit> {
     use std::os::unix::fs::OpenOptionsExt as _;

@@ -227,6 +227,8 @@ pub(crate) fn ask(state_dir: &Path, question: &Question) -> Result<Asked, Exit> 
     match Caller::connect(&door.path) {
         Ok(desk) => match talk(desk, question) {
             Ok(answer) => Ok(Asked::Answered(answer)),
+            // One that was killed while it was asked.
+            Err(_) if !held(state_dir).map_err(failed)? => Ok(Asked::NoDaemon),
             Err(err) => Ok(Asked::Mute(err.to_string())),
         },
         Err(err)

@@ -107,7 +107,7 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
 }
 
 fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
-    let known = super::enrolled(&config.state_dir);
+    let known = IdentityFile::read(&config.state_dir);
     let mut findings = vec![Finding::ok(
         "configuration",
         format!(

@@ -22,7 +22,7 @@ use crate::{
         Digests, HookDir,
         catalog::{self, Observed},
     },
-    identity::StateLock,
+    identity::{self, IdentityFile, StateLock},
     journal,
     logging::say_on_stdout,
 };
@@ -299,7 +299,7 @@ fn trust(args: TrustArgs) -> Result<u8, Exit> {
     let view = args.tool.output;
     let config = Config::load(args.tool.place)?;
     let identity =
-        super::enrolled(&config.state_dir)?.ok_or_else(|| super::not_enrolled(&config.state_dir))?;
+        IdentityFile::read(&config.state_dir)?.ok_or_else(|| identity::not_enrolled(&config.state_dir))?;
     let name = args.name;
     let digest = digest_of(&config, &name).map_err(Exit::Failure)?;
     if let Some(meant) = args.digest

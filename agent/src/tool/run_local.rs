@@ -41,15 +41,18 @@ use crate::{
     config::Config,
     declare,
     exit::{self, Exit},
-    hooks::catalog::{Catalog, State},
-    identity::StateLock,
+    hooks::{
+        affinity::Lane,
+        catalog::{Catalog, State},
+    },
+    identity::{IdentityFile, StateLock},
     journal::{self, Bounds, Journal},
     launch::Launcher,
     logging::{copy_to_stdout, say_on_stderr},
     outcome::{Ended, Outcome, Output},
     run_dir::{self, RunDir},
     runner::{BUILTINS_MAX, Runner},
-    session::overview::Running,
+    session,
 };
 
 const ATTEMPT: u32 = 1;
@@ -90,7 +93,7 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
     let [interrupt, terminate, hangup] = &mut signals[..] else {
         return Err(Exit::Failure("the signals are not those asked for".to_owned()));
     };
-    let node = super::node_or_nobody(super::enrolled(&config.state_dir)?.as_ref())?;
+    let node = super::node_or_nobody(IdentityFile::read(&config.state_dir)?.as_ref())?;
     let execution = ExecutionId::mint(Timestamp::now(), super::chance()?);
     let boot_id = run_dir::boot_id().map_err(failed)?;
     sweep(&config.state_dir, &boot_id);
@@ -155,9 +158,11 @@ fn told(request: &ActionRequest, outcome: &Outcome, scratch: &Scratch, view: Vie
 /// What the daemon runs now and this must not run beside. What the daemon starts later takes no account of this run.
 fn in_the_way(state_dir: &Path, catalog: &Catalog, action: &str) -> Result<Option<String>, Exit> {
     let lanes = catalog.lanes();
-    let Some(ours) = lanes.get(action) else {
+    let lane = |action: &str| session::lane_of(kind_of(action), action, &lanes);
+    let ours = lane(action);
+    if ours == Lane::ReadOnly {
         return Ok(None);
-    };
+    }
     let running = match desk::ask(state_dir, &Question::Status)? {
         Asked::Answered(Answer::Status(told)) => told.overview.running,
         Asked::NoDaemon => return Ok(None),
@@ -168,10 +173,9 @@ fn in_the_way(state_dir: &Path, catalog: &Catalog, action: &str) -> Result<Optio
             ));
         }
     };
-    let theirs = |running: &&Running| lanes.get(running.action.as_str());
     let other = running
         .iter()
-        .find(|running| theirs(running).is_some_and(|theirs| !ours.runs_beside(theirs)));
+        .find(|running| !ours.runs_beside(&lane(running.action.as_str())));
     Ok(other.map(|other| {
         format!(
             "the daemon runs {} ({}), and {action} must not run beside it: wait for its end, or say --beside",
@@ -187,6 +191,14 @@ async fn refuse_reloads(mut reloads: mpsc::Receiver<ReloadAsked>) {
     }
 }
 
+fn kind_of(action: &str) -> ActionKind {
+    if builtins::is_builtin(action) {
+        ActionKind::Builtin
+    } else {
+        ActionKind::Hook
+    }
+}
+
 /// What control would have sent. It takes the hook as it is now: whether that is its baseline, the runner asks.
 fn request(
     args: &RunLocalArgs,
@@ -194,11 +206,7 @@ fn request(
     (execution, node): (ExecutionId, NodeId),
 ) -> Result<ActionRequest, Exit> {
     let name = args.action.as_str();
-    let kind = if builtins::is_builtin(name) {
-        ActionKind::Builtin
-    } else {
-        ActionKind::Hook
-    };
+    let kind = kind_of(name);
     let seen = catalog.seen.iter().find(|seen| seen.name == name);
     let (digest, manifest) = match seen.map(|seen| &seen.state) {
         Some(State::Hook {

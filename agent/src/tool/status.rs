@@ -16,6 +16,7 @@ use crate::{
     args::{ToolArgs, View},
     config::Config,
     exit::{self, Exit},
+    identity::IdentityFile,
     journal,
     link::Link,
     logging::say_on_stdout,
@@ -88,7 +89,7 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
     let view = args.output;
     let config = Config::load(args.place)?;
     let state_dir = &config.state_dir;
-    let node = super::enrolled(state_dir)?.map(|file| Node {
+    let node = IdentityFile::read(state_dir)?.map(|file| Node {
         node_id: file.node_id,
         name: file.name,
         server: file.server,

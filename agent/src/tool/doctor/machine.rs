@@ -206,7 +206,7 @@ pub(super) fn systemd() -> Finding {
         ),
         (false, ..) => Finding::warn(
             check,
-            "it does not manage this machine: no hook can have a unit of its own, and limits hold for each process alone",
+            "it does not manage this machine: no hook can have a unit of its own; the log of musterd says which limits of [hooks] cannot be enforced",
             "nothing, where that is enough; else run musterd on a machine with systemd",
         ),
     }
