@@ -4,6 +4,7 @@
 //! never run again; it is answered by telling its present stage once more.
 
 mod invocation;
+mod outputs;
 pub(crate) mod overview;
 mod queue;
 #[cfg(test)]
@@ -24,10 +25,12 @@ use muster_shared::{
 use crate::{
     builtins,
     hooks::affinity::Lane,
-    outcome::{Ended, Outcome, Output},
+    outcome::{Ended, Outcome},
 };
 use invocation::Invocation;
 pub(crate) use invocation::{Reported, Stage};
+use outputs::Outstanding;
+pub(crate) use outputs::{OutputBounds, OwedOutput};
 use queue::{Crowded, Place};
 
 /// A row of the journal.
@@ -47,14 +50,6 @@ pub(crate) enum Past {
     /// Its supervisor lives on and is being waited for.
     Running,
     NeverRan,
-}
-
-/// An output that stays here until control has it too: its end is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct OwedOutput {
-    pub(crate) bytes: u64,
-    /// When control took the end without it.
-    pub(crate) since: Timestamp,
 }
 
 /// Something that must be durable before its effect.
@@ -239,19 +234,6 @@ pub(crate) struct Session {
     output_bounds: OutputBounds,
 }
 
-/// What may be kept here of outputs whose end is told.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OutputBounds {
-    pub(crate) bytes_max: u64,
-    pub(crate) count_max: usize,
-}
-
-struct Outstanding {
-    output: OwedOutput,
-    attempts: u32,
-    given_up: bool,
-}
-
 /// What an action may run beside. A hook that nobody knows may change anything.
 pub(crate) fn lane_of(kind: ActionKind, action: &str, hooks: &BTreeMap<String, Lane>) -> Lane {
     match kind {
@@ -319,17 +301,6 @@ impl Session {
         }
         self.pump(now, &mut decision);
         ids.into_iter().for_each(|id| self.post(id, &mut decision));
-        decision
-    }
-
-    /// Takes up the outputs that an earlier daemon could not bring.
-    pub(crate) fn recover_outputs(&mut self, rows: Vec<(Recorded, OwedOutput)>) -> Decision {
-        let mut decision = Decision::default();
-        for (row, output) in rows {
-            let lane = self.lane_of(&row.request);
-            self.bring_later(&Invocation::of(row, lane), output, &mut decision);
-        }
-        self.make_room(&mut decision);
         decision
     }
 
@@ -404,12 +375,7 @@ impl Session {
             } => {
                 self.delivered(execution, status, delivered, now, &mut decision);
             }
-            Input::OutputSettled { execution } => {
-                if let Some(Outstanding { attempts, .. }) = self.outputs.remove(&execution) {
-                    decision.facts.push(Fact::OutputSettled { execution });
-                    decision.effects.push(Effect::Forget { execution, attempts });
-                }
-            }
+            Input::OutputSettled { execution } => self.brought(execution, &mut decision),
             Input::Admitted => self.unproven = false,
             Input::Woken => {}
         }
@@ -636,89 +602,6 @@ impl Session {
                 self.cancel(id, decision);
             }
             self.post(id, decision);
-        }
-    }
-
-    /// Control knows the end. What it was not given of it stays here, and so does its run directory.
-    fn settled(&mut self, id: ExecutionId, delivered: Delivered, now: Timestamp, decision: &mut Decision) {
-        let Some(invocation) = self.invocations.remove(&id) else {
-            return;
-        };
-        if self.outputs.contains_key(&id) {
-            // It is on its way already: control asked again for an end that it had been told.
-            return;
-        }
-        let spooled = match &invocation.stage {
-            Stage::Ended(outcome) => match outcome.output {
-                Output::Spool { kept_bytes, .. } => Some(kept_bytes),
-                Output::None | Output::Inline { .. } => None,
-            },
-            Stage::Taken | Stage::Started => None,
-        };
-        match (delivered, spooled) {
-            (Delivered::WithoutOutput, Some(bytes)) => {
-                let output = OwedOutput { bytes, since: now };
-                if !invocation.volatile {
-                    decision.facts.push(Fact::OutputOwed {
-                        execution: id,
-                        output,
-                    });
-                }
-                self.bring_later(&invocation, output, decision);
-                self.make_room(decision);
-            }
-            (Delivered::WithoutOutput, None)
-            | (Delivered::Taken | Delivered::Ahead | Delivered::Settled | Delivered::Gone, Some(_) | None) => {
-                decision.effects.push(Effect::Forget {
-                    execution: id,
-                    attempts: invocation.attempt,
-                })
-            }
-        }
-    }
-
-    fn bring_later(&mut self, invocation: &Invocation, output: OwedOutput, decision: &mut Decision) {
-        let Stage::Ended(outcome) = &invocation.stage else {
-            return;
-        };
-        let execution = invocation.request.execution_id;
-        let outstanding = Outstanding {
-            output,
-            attempts: invocation.attempt,
-            given_up: false,
-        };
-        self.outputs.insert(execution, outstanding);
-        decision.effects.push(Effect::Upload {
-            errand: Errand {
-                request: Arc::clone(&invocation.request),
-                status: outcome.status(),
-                attempt: invocation.attempt,
-                outcome: Some(outcome.clone()),
-            },
-            since: output.since,
-        });
-    }
-
-    /// The oldest go first.
-    fn make_room(&mut self, decision: &mut Decision) {
-        let mut kept: Vec<_> = self
-            .outputs
-            .iter_mut()
-            .filter(|(_, outstanding)| !outstanding.given_up)
-            .collect();
-        kept.sort_by_key(|(execution, outstanding)| (outstanding.output.since, **execution));
-        let OutputBounds { bytes_max, count_max } = self.output_bounds;
-        let mut bytes: u64 = kept.iter().map(|(_, outstanding)| outstanding.output.bytes).sum();
-        let mut count = kept.len();
-        for (execution, outstanding) in kept {
-            if bytes <= bytes_max && count <= count_max {
-                return;
-            }
-            bytes -= outstanding.output.bytes;
-            count -= 1;
-            outstanding.given_up = true;
-            let execution = *execution;
-            decision.effects.push(Effect::GiveUp { execution });
         }
     }
 
