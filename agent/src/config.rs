@@ -1,5 +1,7 @@
 //! `agent.toml` and the command line, checked once. A [`Config`] that exists is sound.
 
+mod file;
+
 use std::{
     io,
     path::{Path, PathBuf},
@@ -21,108 +23,11 @@ use crate::{
     reach::{Reach, settings::RawControl},
     session::OutputBounds,
 };
+use file::{DROP_INS_MAX, RawConfig, RawHooks, RawPolicy, drop_ins, read};
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
 const CONFIG_DEFAULT: &str = "/etc/muster/agent.toml";
-const DROP_INS_MAX: usize = 128;
-
-/// As written; every field may be left out.
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawConfig {
-    state_dir: Option<PathBuf>,
-    hooks_dir: Option<PathBuf>,
-    output_ca_file: Option<PathBuf>,
-    #[serde(default)]
-    readable_paths: Vec<PathBuf>,
-    running_max: Option<u64>,
-    queue_max: Option<u64>,
-    output_bytes_max: Option<u64>,
-    hook_bytes_max: Option<u64>,
-    manifest_bytes_max: Option<u64>,
-    stop_grace_seconds: Option<u64>,
-    heartbeat_seconds: Option<u64>,
-    idle_seconds: Option<u64>,
-    backoff_max_seconds: Option<u64>,
-    backoff_min_ms: Option<u64>,
-    retry_after_max_seconds: Option<u64>,
-    journal_keep_days: Option<u64>,
-    journal_rows_max: Option<u64>,
-    journal_bytes_max: Option<u64>,
-    output_wait_seconds: Option<u64>,
-    output_retry_seconds: Option<u64>,
-    output_keep_days: Option<u64>,
-    output_spool_bytes_max: Option<u64>,
-    output_spool_count_max: Option<u64>,
-    #[serde(default)]
-    labels: Labels,
-    #[serde(default)]
-    control: RawControl,
-    #[serde(default)]
-    hooks: RawHooks,
-    #[serde(default)]
-    policy: RawPolicy,
-}
-
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawPolicy {
-    allow: Option<Vec<String>>,
-    deny: Option<Vec<String>>,
-    builtins: Option<bool>,
-    timeout_max_seconds: Option<u64>,
-}
-
-impl RawConfig {
-    /// What a later file says wins over what an earlier one said. The policy is put together elsewhere.
-    fn then(self, later: Self) -> Self {
-        Self {
-            state_dir: later.state_dir.or(self.state_dir),
-            hooks_dir: later.hooks_dir.or(self.hooks_dir),
-            output_ca_file: later.output_ca_file.or(self.output_ca_file),
-            running_max: later.running_max.or(self.running_max),
-            queue_max: later.queue_max.or(self.queue_max),
-            output_bytes_max: later.output_bytes_max.or(self.output_bytes_max),
-            hook_bytes_max: later.hook_bytes_max.or(self.hook_bytes_max),
-            manifest_bytes_max: later.manifest_bytes_max.or(self.manifest_bytes_max),
-            stop_grace_seconds: later.stop_grace_seconds.or(self.stop_grace_seconds),
-            heartbeat_seconds: later.heartbeat_seconds.or(self.heartbeat_seconds),
-            idle_seconds: later.idle_seconds.or(self.idle_seconds),
-            backoff_min_ms: later.backoff_min_ms.or(self.backoff_min_ms),
-            backoff_max_seconds: later.backoff_max_seconds.or(self.backoff_max_seconds),
-            retry_after_max_seconds: later.retry_after_max_seconds.or(self.retry_after_max_seconds),
-            journal_keep_days: later.journal_keep_days.or(self.journal_keep_days),
-            journal_rows_max: later.journal_rows_max.or(self.journal_rows_max),
-            journal_bytes_max: later.journal_bytes_max.or(self.journal_bytes_max),
-            output_wait_seconds: later.output_wait_seconds.or(self.output_wait_seconds),
-            output_retry_seconds: later.output_retry_seconds.or(self.output_retry_seconds),
-            output_keep_days: later.output_keep_days.or(self.output_keep_days),
-            output_spool_bytes_max: later.output_spool_bytes_max.or(self.output_spool_bytes_max),
-            output_spool_count_max: later.output_spool_count_max.or(self.output_spool_count_max),
-            labels: self.labels.into_iter().chain(later.labels).collect(),
-            readable_paths: [self.readable_paths, later.readable_paths].concat(),
-            control: self.control.then(later.control),
-            hooks: RawHooks {
-                launcher: later.hooks.launcher.or(self.hooks.launcher),
-                memory_max_bytes: later.hooks.memory_max_bytes.or(self.hooks.memory_max_bytes),
-                pids_max: later.hooks.pids_max.or(self.hooks.pids_max),
-                cpu_percent: later.hooks.cpu_percent.or(self.hooks.cpu_percent),
-            },
-            policy: RawPolicy::default(),
-        }
-    }
-}
-
-/// The table `[hooks]`.
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawHooks {
-    launcher: Option<LauncherChoice>,
-    memory_max_bytes: Option<u64>,
-    pids_max: Option<u64>,
-    cpu_percent: Option<u64>,
-}
 
 /// Who starts the supervisors of hooks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -497,51 +402,6 @@ fn policy_of(raw: &RawPolicy, path: &Path) -> Result<Policy, ConfigError> {
 fn said<T>(what: T, path: &Path) -> Said<T> {
     let file = path.to_owned();
     Said { what, file }
-}
-
-/// The files of a directory that need not be there, by name.
-fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let unreadable = |err| ConfigError::Unreadable {
-        path: dir.to_owned(),
-        err,
-    };
-    let entries = match std::fs::read_dir(dir) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(unreadable)?,
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
-            files.push(path);
-        }
-    }
-    if files.len() > DROP_INS_MAX {
-        return Err(ConfigError::TooManyDropIns {
-            path: dir.to_owned(),
-            count: files.len(),
-        });
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// A file that somebody named must be there; the one at the usual place need not.
-fn read(path: &Path, named: bool) -> Result<RawConfig, ConfigError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => toml::from_str(&text).map_err(|err| ConfigError::Malformed {
-            path: path.to_owned(),
-            text: err.to_string(),
-        }),
-        Err(err) if err.kind() == io::ErrorKind::NotFound && !named => Ok(RawConfig::default()),
-        Err(err) => Err(ConfigError::Unreadable {
-            path: path.to_owned(),
-            err,
-        }),
-    }
 }
 
 #[cfg(test)]
