@@ -5,6 +5,7 @@
 //! nothing about delivery and never talks to control. It is single-threaded: the hook is told to die with its parent
 //! thread, and descriptors are made inheritable without a race.
 
+mod image;
 mod spool;
 mod tree;
 
@@ -41,6 +42,7 @@ use crate::{
     run_as::{self, Prepared, Step},
     run_dir::{Claim, RunDir, Spec, Work},
 };
+use image::Image;
 use spool::Spool;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -208,6 +210,7 @@ fn not_started(err: &io::Error, way: Option<Way>) -> String {
                 ": see the interpreter that its #! line names, the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor"
             }
         },
+        Some(rustix::io::Errno::NOEXEC) => ": it is no program that this machine can run",
         Some(_) | None => "",
     };
     format!("the system would not run it: {err}{hint}")
@@ -263,14 +266,15 @@ fn start(
         .stdin(parameters_file(spec)?)
         .stdout(Stdio::from(output.try_clone()?))
         .stderr(Stdio::from(output));
+    let image = Image::of(&command)?;
     let supervisor = rustix::process::getpid();
     let entrance = group.map(Cgroup::entrance).transpose()?;
     #[expect(
         unsafe_code,
         reason = "the standard library has no safe way to act between fork and exec"
     )]
-    // SAFETY: the closure makes only the system calls write, open, close, setsid, prctl and getppid, which are
-    // async-signal-safe, and allocates nothing.
+    // SAFETY: the closure makes only the system calls write, open, close, setsid, prctl, getppid and execve, which
+    // are async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             if let Some(entrance) = &entrance {
@@ -287,7 +291,7 @@ fn start(
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The supervisor may have died before the line above could take effect.
             if rustix::process::getppid() == Some(supervisor) {
-                Ok(())
+                Err(image.exec())
             } else {
                 Err(io::ErrorKind::BrokenPipe.into())
             }

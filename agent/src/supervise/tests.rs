@@ -324,8 +324,20 @@ fn a_script_whose_interpreter_is_missing_is_refused_in_words() {
 }
 
 #[test]
-fn a_script_that_names_no_interpreter_is_one_of_the_shell() {
-    assert_eq!(ran("echo shell\n").output, "shell\n");
+fn what_the_kernel_takes_for_no_program_is_not_given_to_a_shell() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("ran");
+    let commands = format!("\necho ran >{}\n", mark.display());
+    // A header that says that it is a program, and nothing behind it but commands.
+    for script in [commands.clone(), format!("\x7fELF\x02\x01\x01{commands}")] {
+        let (outcome, _dir) = outcome_of(start(&script, |_| ()));
+        let Ended::Refused { code, why } = outcome.ended else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(code, "hook_not_started");
+        assert!(why.contains("no program"), "{why}");
+        assert!(!mark.exists());
+    }
 }
 
 #[test]
