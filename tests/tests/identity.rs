@@ -426,7 +426,7 @@ async fn what_waited_when_a_node_was_copied_is_run_by_one_of_the_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_missed_a_restart_of_its_node_is_refused_at_once() {
+async fn a_copy_that_missed_a_restart_of_its_node_is_refused_once_its_node_is_heard() {
     let world = World::new().await;
     let mut node = world.node("n1").config(BEATS).start().await;
     let mut copy = copy_of(&world, &node, "copy");
