@@ -187,6 +187,9 @@ CREATE INDEX action_execution_live_by_due_idx ON action_execution (due_at) WHERE
 CREATE INDEX action_execution_held_idx ON action_execution (id) WHERE held_targets > 0;
 CREATE INDEX action_execution_action_idx ON action_execution (project_id, action_name, created_at DESC, id DESC);
 CREATE INDEX action_execution_status_idx ON action_execution (project_id, terminal_status, created_at DESC, id DESC);
+-- PostgreSQL takes no order from an index after IS NULL.
+CREATE INDEX action_execution_status_live_idx ON action_execution (project_id, created_at DESC, id DESC)
+    WHERE terminal_status IS NULL;
 CREATE INDEX action_execution_settled_idx ON action_execution (domain_id, action_name, updated_at)
     WHERE terminal_status IS NOT NULL;
 

@@ -280,7 +280,10 @@ async fn answered_by(store: &Store, index: &str) {
         }
     }
     let index = testing::index_name(&store.read, index);
-    assert!(plans.contains(index), "{index} is not used:\n{plans}");
+    assert!(
+        index.split('|').any(|index| plans.contains(index)),
+        "{index} is not used:\n{plans}"
+    );
 }
 
 #[tokio::test]
@@ -294,7 +297,8 @@ async fn every_read_of_history_is_answered_by_an_index() {
     let _alone = listen().await;
     let selector = Selector::parse("role=web,!old").unwrap();
     let keyset = "action_execution_project_keyset_idx";
-    let by_status = "action_execution_status_idx";
+    // PostgreSQL has one more, for what is live.
+    let by_status = "action_execution_status_";
     let by_node = "action_execution_target_node_idx";
     let any = ListFilter::default;
     for (filter, index) in [
@@ -377,7 +381,12 @@ async fn every_read_of_history_is_answered_by_an_index() {
         answered_by(store, index).await;
     }
     let _ = store.count_live_executions(fixture.project.domain).await.unwrap();
-    answered_by(store, "action_execution_live_by_domain_idx").await;
+    // Of what is live there is little, and PostgreSQL takes either index of it.
+    answered_by(
+        store,
+        "action_execution_live_by_domain_idx|action_execution_status_live_idx",
+    )
+    .await;
     let _ = store.timeline(id, 0, 50).await.unwrap();
     answered_by(store, "action_execution_event_execution_idx").await;
     let _ = store.execution(project, id, Detail::WithOutput).await.unwrap();
@@ -385,7 +394,11 @@ async fn every_read_of_history_is_answered_by_an_index() {
     let _ = store.execution_targets(id, Some(node), 50).await.unwrap();
     answered_by(store, "PRIMARY KEY").await;
     let _ = store.overdue(now, 50).await.unwrap();
-    answered_by(store, "action_execution_live_by_due_idx").await;
+    answered_by(
+        store,
+        "action_execution_live_by_due_idx|action_execution_status_live_idx",
+    )
+    .await;
     let ping: ActionName = "ping".parse().unwrap();
     let settled = Settled::new(fixture.project.domain, &ping, Duration::from_secs(1), now);
     let _ = store.settled(&settled).await.unwrap();
