@@ -1,9 +1,14 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build test lint contract demo clean
+.PHONY: build release test lint contract demo clean
 
 build:
 	cargo build --workspace --locked
+
+# The programs as they are shipped: target/release/muster-control, target/release/muster, target/node/musterd.
+release:
+	cargo build --release --locked -p muster-control -p muster-cli
+	cargo build --profile node --locked -p musterd
 
 test:
 	scripts/test
