@@ -1,12 +1,16 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build test lint contract demo clean
+.PHONY: build test test-postgres lint contract demo clean
 
 build:
 	cargo build --workspace --locked
 
 test:
 	scripts/test
+
+# The stories that have a control, with PostgreSQL below it.
+test-postgres:
+	MUSTER_TEST_ENGINE=postgres scripts/test
 
 lint:
 	scripts/lint

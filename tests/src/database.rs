@@ -52,7 +52,6 @@ pub enum Database {
 pub type Row = Vec<Option<String>>;
 
 /// Nobody else writes while it is there.
-#[expect(dead_code, reason = "what it holds is held until it is dropped")]
 pub enum WritesHeld {
     Sqlite(Connection),
     Postgres(PgConnection),

@@ -193,6 +193,45 @@ impl World {
         self.control = Some(self.serve(&self.at, "control"));
     }
 
+    /// Starts control with its data on a file system of that size, which nobody but it sees mounted. Answers where the data
+    /// is for others.
+    pub async fn start_on_small_disk(&mut self, size: &str) -> PathBuf {
+        let kept = self.dir.path().join("kept");
+        std::fs::rename(&self.at.data, &kept).expect("the directory is the world's own");
+        std::fs::create_dir(&self.at.data).expect("the directory is the world's own");
+        let script = "mount -t tmpfs -o mode=700,size=\"$1\" none \"$2\" && cp -a \"$3/.\" \"$2\" || exit; \
+                      shift 3 && exec \"$@\"";
+        let serve = self.serve_command(&self.at);
+        let mut inside = Command::new("unshare");
+        inside
+            .env_clear()
+            .envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .args(["--mount", "sh", "-c", script, "sh", size])
+            .arg(&self.at.data)
+            .arg(kept)
+            .arg(serve.get_program())
+            .args(serve.get_args());
+        let log = self.dir.path().join("control.log");
+        self.control = Some(Daemon::start("muster-control", inside, &log));
+        self.ready().await;
+        let root = PathBuf::from(format!("/proc/{}/root", self.control().pid()));
+        root.join(self.at.data.strip_prefix("/").expect("it is absolute"))
+    }
+
+    /// Stops it there, and brings its data back to where it was.
+    pub async fn stop_on_small_disk(&mut self, seen: &Path) {
+        use std::os::fd::AsRawFd as _;
+        // Keeps the file system, which would go with the last process that sees it.
+        let disk = std::fs::File::open(seen).expect("the directory is there");
+        let _ = self.stop().await;
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(format!("/proc/{}/fd/{}/.", std::process::id(), disk.as_raw_fd()))
+            .arg(&self.at.data)
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()), "the data is brought back");
+    }
+
     async fn ready(&mut self) {
         let operator = self.control_itself();
         let control = self.control();
@@ -209,12 +248,17 @@ impl World {
 
     /// A control at some place, on this world's database.
     pub(crate) fn serve(&self, at: &Place, name: &str) -> Daemon {
+        let command = self.serve_command(at);
+        let log = self.dir.path().join(format!("{name}.log"));
+        Daemon::start(&format!("muster-{name}"), command, &log)
+    }
+
+    fn serve_command(&self, at: &Place) -> Command {
         let mut command = at.command(&["serve", "--listen", &format!("127.0.0.1:{}", at.port)]);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
-        let log = self.dir.path().join(format!("{name}.log"));
-        Daemon::start(&format!("muster-{name}"), command, &log)
+        command
     }
 
     pub(crate) const fn place(&self) -> &Place {
@@ -222,7 +266,10 @@ impl World {
     }
 
     /// From the next start on, control reaches its database by this socket.
-    pub(crate) fn reach_database_by(&mut self, socket: &Path) {
+    ///
+    /// # Panics
+    /// On SQLite.
+    pub fn reach_database_by(&mut self, socket: &Path) {
         self.at.database_url = Some(self.database.postgres().url_by(socket));
     }
 
@@ -617,7 +664,7 @@ impl Place {
             .arg("--data-dir")
             .arg(&self.data);
         if let Some(url) = &self.database_url {
-            command.env("MUSTER_DATABASE_URL", url);
+            command.env("MUSTER_CONTROL_DATABASE_URL", url);
         }
         if let Some(front) = self.front {
             command.env("MUSTER_CONTROL_SERVER_URL", format!("https://127.0.0.1:{front}"));
