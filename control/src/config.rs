@@ -21,6 +21,7 @@ use crate::{
     oidc::{BadOidc, OidcSettings, RawOidc},
     outputs::S3Settings,
     retention::{Keep, Retention, Rules},
+    store::{BadDatabaseUrl, Database},
 };
 
 /// Where control listens when nobody says otherwise.
@@ -53,6 +54,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) data: DataDir,
+    pub(crate) database: Database,
     pub(crate) listen: SocketAddr,
     pub(crate) server_url: String,
     pub(crate) limits: Limits,
@@ -65,6 +67,7 @@ pub(crate) struct Config {
 /// What flags and environment said.
 pub(crate) struct Given {
     pub(crate) data_dir: PathBuf,
+    pub(crate) database_url: Option<String>,
     pub(crate) config: Option<PathBuf>,
     pub(crate) listen: Option<String>,
     pub(crate) server_url: Option<String>,
@@ -80,6 +83,8 @@ pub(crate) enum ConfigError {
     Listen(String),
     #[error("server_url is {0:?}; it must be https://host[:port] without a path")]
     ServerUrl(String),
+    #[error("database_url {0}")]
+    DatabaseUrl(#[from] BadDatabaseUrl),
     #[error("{0}")]
     Oidc(#[from] BadOidc),
     #[error("{name} is {value}; it must be from {min} to {max}")]
@@ -100,6 +105,7 @@ pub(crate) enum ConfigError {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
+    database_url: Option<String>,
     listen: Option<String>,
     server_url: Option<String>,
     #[serde(default)]
@@ -175,6 +181,7 @@ impl Config {
             .or(raw.server_url)
             .unwrap_or_else(|| format!("https://{listen}"));
         Ok(Self {
+            database: database(&data, given.database_url.or(raw.database_url))?,
             data,
             listen,
             server_url: check_server_url(server_url)?,
@@ -184,6 +191,14 @@ impl Config {
             s3: raw.output.s3,
             oidc: raw.oidc.map(RawOidc::check).transpose()?,
         })
+    }
+}
+
+/// The database that was named, or the file in the data directory.
+pub(crate) fn database(data: &DataDir, url: Option<String>) -> Result<Database, ConfigError> {
+    match url {
+        Some(url) => Ok(url.parse()?),
+        None => Ok(Database::Sqlite(data.database())),
     }
 }
 
@@ -415,6 +430,7 @@ mod tests {
     fn given(dir: &Path) -> Given {
         Given {
             data_dir: dir.to_owned(),
+            database_url: None,
             config: None,
             listen: None,
             server_url: None,

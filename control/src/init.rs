@@ -20,11 +20,12 @@ use crate::{
     config::{self, ConfigError},
     keys::{DataDir, TokenKind, chance, token_hash, write_new, write_secret},
     pki,
-    store::{Store, StoreError},
+    store::{Database, Store, StoreError},
 };
 
 pub(crate) struct InitOptions {
     pub(crate) data_dir: PathBuf,
+    pub(crate) database_url: Option<String>,
     pub(crate) listen: String,
     pub(crate) server_url: Option<String>,
     pub(crate) server_names: Vec<String>,
@@ -58,6 +59,8 @@ pub(crate) enum InitError {
     Io(#[from] io::Error),
     #[error("the certificates")]
     Pki(#[from] rcgen::Error),
+    #[error("{0} holds a control already; for a replica of it, copy that one's data directory")]
+    InUse(String),
     #[error("the database")]
     Store(#[from] StoreError),
 }
@@ -75,7 +78,14 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
             .unwrap_or_else(|| format!("https://{}:{}", bracketed(&names[0]), listen.port())),
     )?;
     let data = DataDir::new(&options.data_dir);
-    make_empty(&data)?;
+    let database = config::database(&data, options.database_url.clone())?;
+    // A server is asked before anything is made here.
+    let server_store = if database.is_shared() {
+        Some(open_unused(&database).await?)
+    } else {
+        None
+    };
+    make_empty(&data, &database)?;
 
     let pki = pki::make(&names)?;
     write_new(&data.ca_cert(), pki.ca_cert.as_bytes(), 0o644)?;
@@ -84,7 +94,10 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     write_secret(&data.server_tls_key(), pki.server_key.as_bytes())?;
     let signer = data.write_keys()?;
 
-    let store = Store::open(&data.database()).await?;
+    let store = match server_store {
+        Some(store) => store,
+        None => Store::open(&database).await?,
+    };
     let (domain, project) = (DomainId::mint(now, chance()?), ProjectId::mint(now, chance()?));
     let (token, token_id) = (TokenKind::Operator.mint()?, RowId::mint(now, chance()?));
     let mut tx = store.begin().await?;
@@ -117,10 +130,22 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     tx.commit().await?;
     store.close().await;
 
-    let settings = format!(
+    let mut settings = format!(
         "# Where control listens, and the URL under which nodes and operators reach it.\nlisten = \"{listen}\"\nserver_url = \"{server}\"\n"
     );
-    write_new(&data.config(), settings.as_bytes(), 0o644)?;
+    // There may be a password in it.
+    let mode = if options.database_url.is_some() {
+        0o600
+    } else {
+        0o644
+    };
+    if let Some(url) = &options.database_url {
+        settings.push_str(&format!(
+            "database_url = {}\n",
+            serde_json::Value::from(url.as_str())
+        ));
+    }
+    write_new(&data.config(), settings.as_bytes(), mode)?;
     fs::File::open(data.path())?.sync_all()?;
     Ok(Initialised {
         server,
@@ -132,10 +157,18 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     })
 }
 
-fn make_empty(data: &DataDir) -> Result<(), InitError> {
+async fn open_unused(database: &Database) -> Result<Store, InitError> {
+    let store = Store::open(database).await?;
+    match store.first_domain().await? {
+        None => Ok(store),
+        Some(_) => Err(InitError::InUse(database.shown())),
+    }
+}
+
+fn make_empty(data: &DataDir, database: &Database) -> Result<(), InitError> {
     let private = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     private(data.path())?;
-    if data.config().exists() && data.database().exists() {
+    if data.config().exists() && !database.is_missing() {
         return Err(InitError::Already(data.path().to_owned()));
     }
     if fs::read_dir(data.path())?.next().is_some() {
@@ -190,6 +223,7 @@ mod tests {
     fn options(dir: &Path) -> InitOptions {
         InitOptions {
             data_dir: dir.to_owned(),
+            database_url: None,
             listen: "127.0.0.1:7443".into(),
             server_url: None,
             server_names: vec![],

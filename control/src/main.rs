@@ -57,12 +57,8 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong c
 enum Command {
     /// Make the private CA, the keys, the database and a first operator token in an empty folder
     Init {
-        #[arg(
-            long,
-            env = "MUSTER_CONTROL_DATA_DIR",
-            default_value = "/var/lib/muster-control"
-        )]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        at: Place,
         /// The address and port that `serve` will listen on
         #[arg(long, env = "MUSTER_CONTROL_LISTEN", default_value = config::LISTEN_DEFAULT)]
         listen: String,
@@ -77,12 +73,8 @@ enum Command {
     },
     /// Serve nodes and operators until told to stop
     Serve {
-        #[arg(
-            long,
-            env = "MUSTER_CONTROL_DATA_DIR",
-            default_value = "/var/lib/muster-control"
-        )]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        at: Place,
         /// The address and port to listen on
         #[arg(long, env = "MUSTER_CONTROL_LISTEN")]
         listen: Option<String>,
@@ -95,12 +87,8 @@ enum Command {
     },
     /// Remove history whose retention is over, as `serve` does every hour; also while it is served
     Prune {
-        #[arg(
-            long,
-            env = "MUSTER_CONTROL_DATA_DIR",
-            default_value = "/var/lib/muster-control"
-        )]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        at: Place,
         /// The configuration file [default: control.toml in the data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
@@ -120,26 +108,52 @@ enum Command {
     Openapi,
 }
 
+/// Where the keys and the records of this control are.
 #[derive(clap::Args)]
-struct KeysArgs {
+struct Place {
     #[arg(
         long,
         env = "MUSTER_CONTROL_DATA_DIR",
         default_value = "/var/lib/muster-control"
     )]
     data_dir: PathBuf,
+    /// A PostgreSQL database, postgres://USER@HOST/DATABASE, in place of the file in the data directory
+    #[arg(
+        long,
+        env = "MUSTER_CONTROL_DATABASE_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_url: Option<String>,
+}
+
+impl Place {
+    /// What the configuration in the data directory says, too.
+    fn config(self) -> Result<config::Config, config::ConfigError> {
+        self.config_of(None)
+    }
+
+    fn config_of(self, config: Option<PathBuf>) -> Result<config::Config, config::ConfigError> {
+        config::Config::load(config::Given {
+            data_dir: self.data_dir,
+            database_url: self.database_url,
+            config,
+            listen: None,
+            server_url: None,
+        })
+    }
 }
 
 #[derive(Subcommand)]
 enum KeysCommand {
     /// List the signing keys, and the nodes that have not confirmed them
-    List(KeysArgs),
+    List(Place),
     /// Add a key, which signs beside those before it
-    Rotate(KeysArgs),
+    Rotate(Place),
     /// Take a key out of use, once every node has confirmed the present ones
     Retire {
         #[command(flatten)]
-        at: KeysArgs,
+        at: Place,
         /// The key, as `keys list` names it
         keyid: String,
         /// Also where nodes have not confirmed, which are named
@@ -152,12 +166,8 @@ enum KeysCommand {
 enum AuditCommand {
     /// Walk every domain's chain of audit rows, and name the first that was changed, moved or taken out
     Verify {
-        #[arg(
-            long,
-            env = "MUSTER_CONTROL_DATA_DIR",
-            default_value = "/var/lib/muster-control"
-        )]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        at: Place,
     },
 }
 
@@ -186,7 +196,10 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match command {
         Command::Init {
-            data_dir,
+            at: Place {
+                data_dir,
+                database_url,
+            },
             listen,
             server_url,
             server_names,
@@ -194,6 +207,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         } => {
             let options = init::InitOptions {
                 data_dir,
+                database_url,
                 listen,
                 server_url,
                 server_names,
@@ -202,13 +216,17 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             show(&made, output)
         }
         Command::Serve {
-            data_dir,
+            at: Place {
+                data_dir,
+                database_url,
+            },
             listen,
             server_url,
             config,
         } => {
             let config = config::Config::load(config::Given {
                 data_dir,
+                database_url,
                 config,
                 listen,
                 server_url,
@@ -216,17 +234,12 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             Ok(runtime.block_on(serve::serve(config))?)
         }
         Command::Prune {
-            data_dir,
+            at,
             config,
             dry_run,
             output,
         } => {
-            let config = config::Config::load(config::Given {
-                data_dir,
-                config,
-                listen: None,
-                server_url: None,
-            })?;
+            let config = at.config_of(config)?;
             let said = if dry_run {
                 runtime.block_on(prune_preview(&config, output))?
             } else {
@@ -240,9 +253,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             print(&said);
             Ok(())
         }
-        Command::Audit(AuditCommand::Verify { data_dir }) => {
-            let database = keys::DataDir::new(data_dir).database();
-            let ends = runtime.block_on(verify_audit(&database))?;
+        Command::Audit(AuditCommand::Verify { at }) => {
+            let ends = runtime.block_on(verify_audit(&at.config()?.database))?;
             print(&ends);
             Ok(())
         }
@@ -253,24 +265,34 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
+enum KeyChange {
+    None,
+    Rotate,
+    Retire { keyid: String, force: bool },
+}
+
 async fn signing_keys(command: KeysCommand) -> Result<String, Box<dyn Error>> {
-    let (KeysCommand::List(at) | KeysCommand::Rotate(at) | KeysCommand::Retire { at, .. }) = &command;
-    let data = keys::DataDir::new(&at.data_dir);
-    if !data.database().exists() {
+    let (change, at) = match command {
+        KeysCommand::List(at) => (KeyChange::None, at),
+        KeysCommand::Rotate(at) => (KeyChange::Rotate, at),
+        KeysCommand::Retire { at, keyid, force } => (KeyChange::Retire { keyid, force }, at),
+    };
+    let config::Config { data, database, .. } = at.config()?;
+    if database.is_missing() {
         return Err(serve::ServeError::NotInitialised(data.path().display().to_string()).into());
     }
-    let store = store::Store::open(&data.database()).await?;
+    let store = store::Store::open(&database).await?;
     let domain = store.first_domain().await?;
     let domain =
         domain.ok_or_else(|| serve::ServeError::NotInitialised(data.path().display().to_string()))?;
     let now = Timestamp::now();
-    let said = match &command {
-        KeysCommand::List(_) => key_list(&store).await?,
-        KeysCommand::Rotate(_) => {
+    let said = match &change {
+        KeyChange::None => key_list(&store).await?,
+        KeyChange::Rotate => {
             let keyid = signing::rotate(&store, &data, domain, now).await?;
             format!("added {keyid}; retire the one before once every node has confirmed it (keys list)\n")
         }
-        KeysCommand::Retire { keyid, force, .. } => {
+        KeyChange::Retire { keyid, force } => {
             let behind = signing::retire(&store, domain, (keyid.as_str(), *force), now).await?;
             match &behind[..] {
                 [] => format!("retired {keyid}\n"),
@@ -306,7 +328,7 @@ async fn key_list(store: &store::Store) -> Result<String, Box<dyn Error>> {
 }
 
 async fn prune_preview(config: &config::Config, output: Output) -> Result<String, Box<dyn Error>> {
-    let store = store::Store::open_to_read(&config.data.database()).await?;
+    let store = store::Store::open_to_read(&config.database).await?;
     let due = retention::due(&store, &config.retention, Timestamp::now()).await?;
     if let Output::Json = output {
         return Ok(format!("{}\n", serde_json::to_string_pretty(&due)?));
@@ -336,12 +358,12 @@ async fn prune_preview(config: &config::Config, output: Output) -> Result<String
 }
 
 async fn prune(config: &config::Config, output: Output) -> Result<String, Box<dyn Error>> {
-    if !config.data.database().exists() {
+    if config.database.is_missing() {
         return Err(serve::ServeError::NotInitialised(config.data.path().display().to_string()).into());
     }
     let key = config.data.server_key()?;
     let outputs = serve::open_outputs(config, &key)?;
-    let store = store::Store::open(&config.data.database()).await?;
+    let store = store::Store::open(&config.database).await?;
     let pruned = retention::prune(&store, &outputs, &config.retention, Timestamp::now(), || true).await?;
     store.close().await;
     Ok(match output {
@@ -354,7 +376,7 @@ async fn prune(config: &config::Config, output: Output) -> Result<String, Box<dy
 }
 
 /// The end of every chain, once all of them hold.
-async fn verify_audit(database: &std::path::Path) -> Result<String, Box<dyn Error>> {
+async fn verify_audit(database: &store::Database) -> Result<String, Box<dyn Error>> {
     let store = store::Store::open_to_read(database).await?;
     let mut ends = String::new();
     for domain in store.all_domains().await? {

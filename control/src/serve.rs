@@ -63,7 +63,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
 
     let shown = config.data.path().display().to_string();
-    if !config.data.database().exists() {
+    if config.database.is_missing() {
         return Err(ServeError::NotInitialised(shown));
     }
     let _lock = lock(&config, &shown)?;
@@ -179,7 +179,7 @@ fn lock(config: &Config, shown: &str) -> Result<fs::File, ServeError> {
 pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeError> {
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
     let ca_pem = fs::read_to_string(config.data.ca_cert()).map_err(ServeError::Secrets)?;
-    let store = Store::open(&config.data.database()).await?;
+    let store = Store::open(&config.database).await?;
     if store.first_domain().await?.is_none() {
         return Err(ServeError::NotInitialised(shown));
     }

@@ -5,17 +5,20 @@ use muster_shared::{
     ids::{Digest, DomainId, ProjectId, RowId},
     time::Timestamp,
 };
-use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
-use super::{CorruptRow, Store, StoreError, Tx, rows::Reader};
+use super::{
+    CorruptRow, Store, StoreError, Tx,
+    rows::{Reader, Row},
+    statement::{QueryBuilder, query},
+};
 use crate::authz::{GROUP_DEPTH_MAX, Tuple};
 
 /// `SELECT` of a whole token, with the rest of the statement.
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "SELECT id, name, domain_id, created_ms, created_by, expires_ms, revoked_ms, rotated_ms, \
-             previous_until_ms, token_hash FROM operator_token ",
+            "SELECT id, name, domain_id, created_at, created_by, expires_at, revoked_at, rotated_at, \
+             previous_until, token_hash FROM operator_token ",
             $rest
         )
     };
@@ -29,22 +32,22 @@ pub(crate) struct Presented {
     pub(crate) is_previous: bool,
 }
 
-fn read_token(row: &SqliteRow) -> Result<OperatorToken, CorruptRow> {
+fn read_token(row: &Row) -> Result<OperatorToken, CorruptRow> {
     let row = Reader::new(row, "operator_token", "id");
     Ok(OperatorToken {
         id: row.id("id")?,
         name: row.get("name")?,
         domain_id: row.id("domain_id")?,
-        created_at: row.at("created_ms")?,
+        created_at: row.at("created_at")?,
         created_by: row.get("created_by")?,
-        expires_at: row.at_opt("expires_ms")?,
-        revoked_at: row.at_opt("revoked_ms")?,
-        rotated_at: row.at_opt("rotated_ms")?,
-        previous_valid_until: row.at_opt("previous_until_ms")?,
+        expires_at: row.at_opt("expires_at")?,
+        revoked_at: row.at_opt("revoked_at")?,
+        rotated_at: row.at_opt("rotated_at")?,
+        previous_valid_until: row.at_opt("previous_until")?,
     })
 }
 
-fn read_bootstrap(row: &SqliteRow) -> Result<BootstrapTokenState, CorruptRow> {
+fn read_bootstrap(row: &Row) -> Result<BootstrapTokenState, CorruptRow> {
     let row = Reader::new(row, "bootstrap_token", "id");
     Ok(BootstrapTokenState {
         id: row.id("id")?,
@@ -53,24 +56,24 @@ fn read_bootstrap(row: &SqliteRow) -> Result<BootstrapTokenState, CorruptRow> {
         uses: row.number("uses")?,
         uses_max: row.number("uses_max")?,
         issued_by: row.get("issued_by")?,
-        created_at: row.at("created_ms")?,
-        expires_at: row.at("expires_ms")?,
-        revoked_at: row.at_opt("revoked_ms")?,
+        created_at: row.at("created_at")?,
+        expires_at: row.at("expires_at")?,
+        revoked_at: row.at_opt("revoked_at")?,
     })
 }
 
-fn read_wire_tuple(row: &SqliteRow) -> Result<RelationTuple, CorruptRow> {
+fn read_wire_tuple(row: &Row) -> Result<RelationTuple, CorruptRow> {
     let row = Reader::new(row, "relation_tuple", "id");
     Ok(RelationTuple {
         id: row.id("id")?,
         subject: row.get("subject")?,
         relation: row.get("relation")?,
         resource: row.get("resource")?,
-        created_at: row.at("created_ms")?,
+        created_at: row.at("created_at")?,
     })
 }
 
-fn read_tuple(row: &SqliteRow) -> Result<Tuple, CorruptRow> {
+fn read_tuple(row: &Row) -> Result<Tuple, CorruptRow> {
     let row = Reader::new(row, "relation_tuple", "domain_id");
     Ok(Tuple {
         domain: row.id("domain_id")?,
@@ -82,7 +85,7 @@ fn read_tuple(row: &SqliteRow) -> Result<Tuple, CorruptRow> {
 
 impl Store {
     pub(crate) async fn presented_token(&self, hash: Digest) -> Result<Option<Presented>, StoreError> {
-        let row = sqlx::query(select_token!("WHERE token_hash = $1 OR previous_hash = $1"))
+        let row = query(select_token!("WHERE token_hash = $1 OR previous_hash = $1"))
             .bind(&hash.as_bytes()[..])
             .fetch_optional(&self.read)
             .await?;
@@ -96,7 +99,7 @@ impl Store {
 
     /// Every tuple that says something of one of the subjects, or of a group that it is in.
     pub(crate) async fn tuples_about(&self, subjects: &[String]) -> Result<Vec<Tuple>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = QueryBuilder::new(
             "WITH RECURSIVE held (domain_id, subject, depth) AS (
                  SELECT domain_id, subject, 0 FROM relation_tuple WHERE subject IN (",
         );
@@ -128,7 +131,7 @@ impl Store {
         after: Option<RowId>,
         limit: u32,
     ) -> Result<Vec<OperatorToken>, StoreError> {
-        let rows = sqlx::query(select_token!(
+        let rows = query(select_token!(
             "WHERE domain_id = $1 AND id > $2 ORDER BY id LIMIT $3"
         ))
         .bind(domain.uuid())
@@ -140,7 +143,7 @@ impl Store {
     }
 
     pub(crate) async fn operator_token_of(&self, id: RowId) -> Result<Option<OperatorToken>, StoreError> {
-        let row = sqlx::query(select_token!("WHERE id = $1"))
+        let row = query(select_token!("WHERE id = $1"))
             .bind(id.uuid())
             .fetch_optional(&self.read)
             .await?;
@@ -154,8 +157,8 @@ impl Store {
         after: Option<RowId>,
         limit: u32,
     ) -> Result<Vec<BootstrapTokenState>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, project_id, labels, uses, uses_max, issued_by, created_ms, expires_ms, revoked_ms
+        let rows = query(
+            "SELECT id, project_id, labels, uses, uses_max, issued_by, created_at, expires_at, revoked_at
              FROM bootstrap_token WHERE project_id = $1 AND id > $2 ORDER BY id LIMIT $3",
         )
         .bind(project.uuid())
@@ -174,8 +177,8 @@ impl Store {
         after: Option<RowId>,
         limit: u32,
     ) -> Result<Vec<RelationTuple>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, subject, relation, resource, created_ms FROM relation_tuple
+        let rows = query(
+            "SELECT id, subject, relation, resource, created_at FROM relation_tuple
              WHERE domain_id = $1 AND (project_id = $2 OR (project_id IS NULL AND $3)) AND id > $4
              ORDER BY id LIMIT $5",
         )
@@ -197,20 +200,20 @@ impl Tx {
         token: &OperatorToken,
         hash: Digest,
     ) -> Result<bool, StoreError> {
-        let made = sqlx::query(
-            "INSERT INTO operator_token (id, name, domain_id, token_hash, created_ms, created_by, expires_ms)
+        let made = query(
+            "INSERT INTO operator_token (id, name, domain_id, token_hash, created_at, created_by, expires_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
         )
         .bind(token.id.uuid())
         .bind(&token.name)
         .bind(token.domain_id.uuid())
         .bind(&hash.as_bytes()[..])
-        .bind(token.created_at.as_millis())
+        .bind(token.created_at)
         .bind(&token.created_by)
-        .bind(token.expires_at.map(Timestamp::as_millis))
-        .execute(&mut *self.0)
+        .bind(token.expires_at)
+        .execute(&mut self.0)
         .await?;
-        Ok(made.rows_affected() > 0)
+        Ok(made > 0)
     }
 
     /// False when it was revoked already.
@@ -219,13 +222,12 @@ impl Tx {
         id: RowId,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let done =
-            sqlx::query("UPDATE operator_token SET revoked_ms = $2 WHERE id = $1 AND revoked_ms IS NULL")
-                .bind(id.uuid())
-                .bind(now.as_millis())
-                .execute(&mut *self.0)
-                .await?;
-        Ok(done.rows_affected() > 0)
+        let done = query("UPDATE operator_token SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL")
+            .bind(id.uuid())
+            .bind(now)
+            .execute(&mut self.0)
+            .await?;
+        Ok(done > 0)
     }
 
     /// Gives a token that holds a new secret; the former one counts until `previous_until`. False when it holds no more.
@@ -236,27 +238,27 @@ impl Tx {
         previous_until: Timestamp,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let done = sqlx::query(
+        let done = query(
             "UPDATE operator_token
-             SET previous_hash = token_hash, previous_until_ms = $3, token_hash = $2, rotated_ms = $4
-             WHERE id = $1 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $4)",
+             SET previous_hash = token_hash, previous_until = $3, token_hash = $2, rotated_at = $4
+             WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $4)",
         )
         .bind(id.uuid())
         .bind(&hash.as_bytes()[..])
-        .bind(previous_until.as_millis())
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(previous_until)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(done > 0)
     }
 
     /// Every operator token that opens anything now.
     pub(crate) async fn live_operator_tokens(&mut self, now: Timestamp) -> Result<Vec<RowId>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id FROM operator_token WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)",
+        let rows = query(
+            "SELECT id FROM operator_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)",
         )
-        .bind(now.as_millis())
-        .fetch_all(&mut *self.0)
+        .bind(now)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(rows
             .iter()
@@ -271,26 +273,25 @@ impl Tx {
         id: RowId,
         now: Timestamp,
     ) -> Result<Option<BootstrapTokenState>, StoreError> {
-        let row = sqlx::query(
-            "UPDATE bootstrap_token SET revoked_ms = coalesce(revoked_ms, $3) WHERE id = $1 AND project_id = $2
-             RETURNING id, project_id, labels, uses, uses_max, issued_by, created_ms, expires_ms, revoked_ms",
+        let row = query(
+            "UPDATE bootstrap_token SET revoked_at = coalesce(revoked_at, $3) WHERE id = $1 AND project_id = $2
+             RETURNING id, project_id, labels, uses, uses_max, issued_by, created_at, expires_at, revoked_at",
         )
         .bind(id.uuid())
         .bind(project.uuid())
-        .bind(now.as_millis())
-        .fetch_optional(&mut *self.0)
+        .bind(now)
+        .fetch_optional(&mut self.0)
         .await?;
         Ok(row.as_ref().map(read_bootstrap).transpose()?)
     }
 
     /// Every tuple of a domain, its groups included.
     pub(crate) async fn tuples_of(&mut self, domain: DomainId) -> Result<Vec<Tuple>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT domain_id, subject, relation, resource FROM relation_tuple WHERE domain_id = $1",
-        )
-        .bind(domain.uuid())
-        .fetch_all(&mut *self.0)
-        .await?;
+        let rows =
+            query("SELECT domain_id, subject, relation, resource FROM relation_tuple WHERE domain_id = $1")
+                .bind(domain.uuid())
+                .fetch_all(&mut self.0)
+                .await?;
         Ok(rows.iter().map(read_tuple).collect::<Result<_, _>>()?)
     }
 
@@ -302,8 +303,8 @@ impl Tx {
         (subject, relation, resource): (&str, &str, &str),
         now: Timestamp,
     ) -> Result<(RelationTuple, bool), StoreError> {
-        sqlx::query(
-            "INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_ms)
+        query(
+            "INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
         )
         .bind(id.uuid())
@@ -312,18 +313,18 @@ impl Tx {
         .bind(subject)
         .bind(relation)
         .bind(resource)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
-        let row = sqlx::query(
-            "SELECT id, subject, relation, resource, created_ms FROM relation_tuple
+        let row = query(
+            "SELECT id, subject, relation, resource, created_at FROM relation_tuple
              WHERE domain_id = $1 AND subject = $2 AND relation = $3 AND resource = $4",
         )
         .bind(domain.uuid())
         .bind(subject)
         .bind(relation)
         .bind(resource)
-        .fetch_one(&mut *self.0)
+        .fetch_one(&mut self.0)
         .await?;
         let tuple = read_wire_tuple(&row)?;
         let new = tuple.id == id;
@@ -337,16 +338,16 @@ impl Tx {
         (domain, project): (DomainId, ProjectId),
         of_domain_too: bool,
     ) -> Result<Option<RelationTuple>, StoreError> {
-        let row = sqlx::query(
+        let row = query(
             "DELETE FROM relation_tuple
              WHERE id = $1 AND domain_id = $2 AND (project_id = $3 OR (project_id IS NULL AND $4))
-             RETURNING id, subject, relation, resource, created_ms",
+             RETURNING id, subject, relation, resource, created_at",
         )
         .bind(id.uuid())
         .bind(domain.uuid())
         .bind(project.uuid())
         .bind(of_domain_too)
-        .fetch_optional(&mut *self.0)
+        .fetch_optional(&mut self.0)
         .await?;
         Ok(row.as_ref().map(read_wire_tuple).transpose()?)
     }

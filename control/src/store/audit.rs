@@ -5,20 +5,23 @@ use muster_shared::{
     ids::DomainId,
     time::Timestamp,
 };
-use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
-use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
+use super::{
+    CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
+    rows::{Reader, Row},
+    statement::{QueryBuilder, query},
+};
 use crate::audit::Entry;
 
-const COLUMNS: &str = "domain_id, seq, at_ms, subject, relation, resource, outcome, detail, correlation_id, \
+const COLUMNS: &str = "domain_id, seq, at, subject, relation, resource, outcome, detail, correlation_id, \
                        previous_hash, hash";
 
-fn read(row: &SqliteRow) -> Result<AuditRow, CorruptRow> {
+fn read(row: &Row) -> Result<AuditRow, CorruptRow> {
     let row = Reader::new(row, "audit", "domain_id");
     Ok(AuditRow {
         domain_id: row.id("domain_id")?,
         seq: row.number("seq")?,
-        at: row.at("at_ms")?,
+        at: row.at("at")?,
         subject: row.get("subject")?,
         relation: row.get("relation")?,
         resource: row.get("resource")?,
@@ -38,7 +41,7 @@ pub(crate) struct ChainEnds {
     pub(crate) head: Option<Anchor>,
 }
 
-fn read_end(row: &SqliteRow) -> Result<Anchor, CorruptRow> {
+fn read_end(row: &Row) -> Result<Anchor, CorruptRow> {
     let row = Reader::new(row, "audit_head", "domain_id");
     Ok(Anchor {
         seq: row.number("seq")?,
@@ -57,9 +60,9 @@ impl Tx {
         if entries.is_empty() {
             return Ok(());
         }
-        let head = sqlx::query(HEAD)
+        let head = query(HEAD)
             .bind(domain.uuid())
-            .fetch_optional(&mut *self.0)
+            .fetch_optional(&mut self.0)
             .await?;
         let mut last = head.as_ref().map(read_end).transpose()?.unwrap_or(Anchor {
             seq: 0,
@@ -89,28 +92,28 @@ impl Tx {
                 .collect();
             insert(self, &rows).await?;
         }
-        sqlx::query(
+        query(
             "INSERT INTO audit_head (domain_id, seq, hash) VALUES ($1, $2, $3)
              ON CONFLICT (domain_id) DO UPDATE SET seq = excluded.seq, hash = excluded.hash",
         )
         .bind(domain.uuid())
         .bind(number(last.seq))
         .bind(&last.hash.as_bytes()[..])
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
 }
 
 async fn insert(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), StoreError> {
-    QueryBuilder::<Sqlite>::new("INSERT INTO audit (")
+    QueryBuilder::new("INSERT INTO audit (")
         .push(COLUMNS)
         .push(") ")
-        .push_values(rows, |mut columns, row| {
+        .push_values(rows, |columns, row| {
             columns
                 .push_bind(row.domain_id.uuid())
                 .push_bind(number(row.seq))
-                .push_bind(row.at.as_millis())
+                .push_bind(row.at)
                 .push_bind(row.subject.clone())
                 .push_bind(row.relation.clone())
                 .push_bind(row.resource.clone())
@@ -121,7 +124,7 @@ async fn insert(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), StoreError> {
                 .push_bind(row.hash.as_bytes().to_vec());
         })
         .build()
-        .execute(&mut *tx.0)
+        .execute(&mut tx.0)
         .await?;
     Ok(())
 }
@@ -163,16 +166,16 @@ impl Store {
         limit: u32,
     ) -> Result<(Vec<AuditRow>, ChainEnds), StoreError> {
         // One snapshot for all: a row appended in between would look like one cut off.
-        let mut snapshot = self.read.begin().await?;
-        let head = sqlx::query(HEAD)
+        let mut snapshot = self.read.snapshot().await?;
+        let head = query(HEAD)
             .bind(domain.uuid())
-            .fetch_optional(&mut *snapshot)
+            .fetch_optional(&mut snapshot)
             .await?;
-        let pruned = sqlx::query(PRUNED)
+        let pruned = query(PRUNED)
             .bind(domain.uuid())
-            .fetch_optional(&mut *snapshot)
+            .fetch_optional(&mut snapshot)
             .await?;
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+        let mut query = QueryBuilder::new("SELECT ");
         query
             .push(COLUMNS)
             .push(" FROM audit WHERE domain_id = ")
@@ -184,7 +187,7 @@ impl Store {
             .push(order)
             .push(" LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&mut *snapshot).await?;
+        let rows = query.build().fetch_all(&mut snapshot).await?;
         snapshot.commit().await?;
         let rows = rows.iter().map(read).collect::<Result<_, _>>()?;
         let ends = ChainEnds {
@@ -196,7 +199,7 @@ impl Store {
 
     /// Every domain.
     pub(crate) async fn all_domains(&self) -> Result<Vec<DomainId>, StoreError> {
-        let rows = sqlx::query("SELECT id FROM domain ORDER BY id")
+        let rows = query("SELECT id FROM domain ORDER BY id")
             .fetch_all(&self.read)
             .await?;
         Ok(rows

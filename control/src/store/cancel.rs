@@ -5,12 +5,12 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
 };
-use sqlx::{QueryBuilder, Sqlite};
 
 use super::{
     Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
     executions::{Ended, push_statuses},
     rows::{Reader, nodes_of},
+    statement::{QueryBuilder, query},
 };
 
 impl Tx {
@@ -20,7 +20,7 @@ impl Tx {
         execution: ExecutionId,
         node: Option<NodeId>,
     ) -> Result<Vec<(NodeId, Status)>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = QueryBuilder::new(
             "SELECT execution_id, node_id, status FROM action_execution_target WHERE execution_id = ",
         );
         query.push_bind(execution.uuid());
@@ -28,7 +28,7 @@ impl Tx {
             query.push(" AND node_id = ").push_bind(node.uuid());
         }
         query.push(" ORDER BY node_id");
-        let rows = query.build().fetch_all(&mut *self.0).await?;
+        let rows = query.build().fetch_all(&mut self.0).await?;
         rows.iter()
             .map(|row| {
                 let row = Reader::new(row, "action_execution_target", "execution_id");
@@ -39,12 +39,12 @@ impl Tx {
 
     /// The executions of which a node has not taken its part.
     pub(crate) async fn untaken_by(&mut self, node: NodeId) -> Result<Vec<ExecutionId>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT execution_id FROM action_execution_target WHERE node_id = $1 AND status = 'pending'
              ORDER BY execution_id",
         )
         .bind(node.uuid())
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         let ids = rows
             .iter()
@@ -67,16 +67,16 @@ impl Tx {
             let mut events = events_of_cancelled(execution, why, now);
             push_statuses(&mut events, from);
             push_nodes(&mut events, nodes);
-            events.build().execute(&mut *self.0).await?;
+            events.build().execute(&mut self.0).await?;
 
             let mut update = cancelled(execution, why, now);
             push_statuses(&mut update, from);
             push_nodes(&mut update, nodes);
-            update.push(" RETURNING node_id, released_ms");
-            for row in update.build().fetch_all(&mut *self.0).await? {
+            update.push(" RETURNING node_id, released_at");
+            for row in update.build().fetch_all(&mut self.0).await? {
                 let row = Reader::new(&row, "action_execution_target", "node_id");
                 ended += 1;
-                held += u64::from(row.at_opt("released_ms")?.is_none());
+                held += u64::from(row.at_opt("released_at")?.is_none());
             }
         }
         let count = Ended {
@@ -98,25 +98,24 @@ impl Tx {
     ) -> Result<u64, StoreError> {
         let mut asked = 0;
         for nodes in nodes.chunks(ROWS_PER_INSERT) {
-            const UNASKED: &str = " AND cancel_requested_ms IS NULL AND ended_ms IS NULL";
-            let mut outbox = QueryBuilder::<Sqlite>::new(
-                "INSERT INTO outbox (event_type, node_id, execution_id, created_ms) SELECT 'action_cancel', node_id, execution_id, ",
+            const UNASKED: &str = " AND cancel_requested_at IS NULL AND ended_at IS NULL";
+            let mut outbox = QueryBuilder::new(
+                "INSERT INTO outbox (event_type, node_id, execution_id, created_at) SELECT 'action_cancel', node_id, execution_id, ",
             );
-            outbox.push_bind(now.as_millis());
+            outbox.push_bind(now);
             outbox
                 .push(" FROM action_execution_target WHERE execution_id = ")
                 .push_bind(execution.uuid());
             outbox.push(UNASKED);
             push_nodes(&mut outbox, nodes);
-            outbox.build().execute(&mut *self.0).await?;
+            outbox.build().execute(&mut self.0).await?;
 
-            let mut update =
-                QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET cancel_requested_ms = ");
-            update.push_bind(now.as_millis());
+            let mut update = QueryBuilder::new("UPDATE action_execution_target SET cancel_requested_at = ");
+            update.push_bind(now);
             update.push(" WHERE execution_id = ").push_bind(execution.uuid());
             update.push(UNASKED);
             push_nodes(&mut update, nodes);
-            asked += update.build().execute(&mut *self.0).await?.rows_affected();
+            asked += update.build().execute(&mut self.0).await?;
         }
         Ok(asked)
     }
@@ -128,13 +127,13 @@ impl Tx {
         execution: ExecutionId,
         by: Timestamp,
     ) -> Result<Vec<NodeId>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT node_id FROM action_execution_target
-             WHERE execution_id = $1 AND expires_ms <= $2 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL",
+             WHERE execution_id = $1 AND expires_at <= $2 AND cancel_requested_at IS NOT NULL AND ended_at IS NULL",
         )
         .bind(execution.uuid())
-        .bind(by.as_millis())
-        .fetch_all(&mut *self.0)
+        .bind(by)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(nodes_of(&rows)?)
     }
@@ -145,13 +144,13 @@ impl Tx {
         execution: ExecutionId,
         by: Timestamp,
     ) -> Result<Vec<NodeId>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT node_id FROM action_execution_target
-             WHERE execution_id = $1 AND cancel_requested_ms <= $2 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL",
+             WHERE execution_id = $1 AND cancel_requested_at <= $2 AND cancel_requested_at IS NOT NULL AND ended_at IS NULL",
         )
         .bind(execution.uuid())
-        .bind(by.as_millis())
-        .fetch_all(&mut *self.0)
+        .bind(by)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(nodes_of(&rows)?)
     }
@@ -161,14 +160,14 @@ impl Store {
     /// Every invocation that a node is to cancel and has not ended, and those that ended as cancelled although they may
     /// still run there: a node that was not waited for any longer stops them when it comes back.
     pub(crate) async fn owed_cancels(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT t.execution_id FROM action_execution_target t
-             WHERE t.node_id = $1 AND t.cancel_requested_ms IS NOT NULL
-               AND (t.ended_ms IS NULL OR (t.status = 'cancelled' AND t.expires_ms > $2))
-             ORDER BY t.cancel_requested_ms",
+             WHERE t.node_id = $1 AND t.cancel_requested_at IS NOT NULL
+               AND (t.ended_at IS NULL OR (t.status = 'cancelled' AND t.expires_at > $2))
+             ORDER BY t.cancel_requested_at",
         )
         .bind(node.uuid())
-        .bind(now.as_millis())
+        .bind(now)
         .fetch_all(&self.read)
         .await?;
         rows.iter()
@@ -188,12 +187,12 @@ impl Store {
         after: NodeId,
         limit: u32,
     ) -> Result<Vec<NodeId>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT DISTINCT node_id FROM action_execution_target
-             WHERE cancel_requested_ms <= $1 AND cancel_requested_ms IS NOT NULL AND ended_ms IS NULL AND node_id > $2
+             WHERE cancel_requested_at <= $1 AND cancel_requested_at IS NOT NULL AND ended_at IS NULL AND node_id > $2
              ORDER BY node_id LIMIT $3",
         )
-        .bind(since.as_millis())
+        .bind(since)
         .bind(after.uuid())
         .bind(i64::from(limit))
         .fetch_all(&self.read)
@@ -207,12 +206,12 @@ impl Store {
         by: Timestamp,
         limit: u32,
     ) -> Result<Vec<(ExecutionId, DomainId)>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT DISTINCT t.execution_id, e.domain_id
              FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id
-             WHERE t.cancel_requested_ms <= $1 AND t.cancel_requested_ms IS NOT NULL AND t.ended_ms IS NULL LIMIT $2",
+             WHERE t.cancel_requested_at <= $1 AND t.cancel_requested_at IS NOT NULL AND t.ended_at IS NULL LIMIT $2",
         )
-        .bind(by.as_millis())
+        .bind(by)
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
@@ -226,13 +225,13 @@ impl Store {
 }
 
 /// The events of what [`cancelled`] ends, up to the conditions on the targets.
-pub(super) fn events_of_cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder<Sqlite> {
+pub(super) fn events_of_cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder {
     let mut events = QueryBuilder::new(
-        "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
+        "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at)
          SELECT execution_id, node_id, status, 'cancelled', ",
     );
     events.push_bind(why.to_owned()).push(", ");
-    events.push_bind(now.as_millis());
+    events.push_bind(now);
     events
         .push(" FROM action_execution_target WHERE execution_id = ")
         .push_bind(execution.uuid());
@@ -240,16 +239,16 @@ pub(super) fn events_of_cancelled(execution: ExecutionId, why: &str, now: Timest
 }
 
 /// The end of targets as `cancelled`, up to the conditions on them.
-pub(super) fn cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder<Sqlite> {
+pub(super) fn cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder {
     let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = 'cancelled', error = ");
     update.push_bind(why.to_owned());
-    update.push(", updated_ms = ").push_bind(now.as_millis());
-    update.push(", ended_ms = ").push_bind(now.as_millis());
+    update.push(", updated_at = ").push_bind(now);
+    update.push(", ended_at = ").push_bind(now);
     update.push(" WHERE execution_id = ").push_bind(execution.uuid());
     update
 }
 
-fn push_nodes(query: &mut QueryBuilder<Sqlite>, nodes: &[NodeId]) {
+fn push_nodes(query: &mut QueryBuilder, nodes: &[NodeId]) {
     query.push(" AND node_id IN (");
     let mut list = query.separated(", ");
     for node in nodes {

@@ -8,11 +8,12 @@ use muster_shared::{
     time::Timestamp,
     wire::{ActionKind, Execution, ExecutionTarget, OutputRef, Parameters, Rollout, TimelineEvent},
 };
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
-    rows::{Reader, nodes_of, to_json},
+    engine::Transaction,
+    rows::{Reader, Row, nodes_of, to_json},
+    statement::{QueryBuilder, query, query_scalar},
 };
 use crate::rollout::Deadlines;
 
@@ -63,11 +64,11 @@ pub(crate) struct ExecutionHeader {
 }
 
 pub(super) const HEADER_COLUMNS: &str = "e.id, e.domain_id, e.project_id, e.action_name, e.action_kind, e.parameters, \
-     e.selector, e.timeout_seconds, e.deliver_within_seconds, e.terminal_status, e.requested_by, e.created_ms, \
-     e.updated_ms, e.expires_ms, e.sealed_parameters";
+     e.selector, e.timeout_seconds, e.deliver_within_seconds, e.terminal_status, e.requested_by, e.created_at, \
+     e.updated_at, e.expires_at, e.sealed_parameters";
 
 impl ExecutionHeader {
-    pub(super) fn read(row: &SqliteRow) -> Result<Self, CorruptRow> {
+    pub(super) fn read(row: &Row) -> Result<Self, CorruptRow> {
         let row = Reader::new(row, "action_execution", "id");
         let kind = match row.get::<&str>("action_kind")? {
             "builtin" => ActionKind::Builtin,
@@ -90,9 +91,9 @@ impl ExecutionHeader {
                 .map(|s| s.parse().map_err(|err| row.corrupt("terminal_status", err)))
                 .transpose()?,
             requested_by: row.get("requested_by")?,
-            created_at: row.at("created_ms")?,
-            updated_at: row.at("updated_ms")?,
-            expires_at: row.at("expires_ms")?,
+            created_at: row.at("created_at")?,
+            updated_at: row.at("updated_at")?,
+            expires_at: row.at("expires_at")?,
         })
     }
 
@@ -186,9 +187,9 @@ const COUNT_LIVE: &str =
 
 impl Tx {
     pub(crate) async fn count_live_executions(&mut self, domain: DomainId) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar(COUNT_LIVE)
+        Ok(query_scalar(COUNT_LIVE)
             .bind(domain.uuid())
-            .fetch_one(&mut *self.0)
+            .fetch_one(&mut self.0)
             .await?)
     }
 
@@ -196,11 +197,11 @@ impl Tx {
     pub(crate) async fn insert_execution(&mut self, new: &NewExecution<'_>) -> Result<(), StoreError> {
         let count = i64::try_from(new.targets.len()).unwrap_or(i64::MAX);
         let deadlines = new.deadlines();
-        sqlx::query(
+        query(
             "INSERT INTO action_execution
                  (id, domain_id, project_id, action_name, action_kind, parameters, selector, timeout_seconds,
-                  live_targets, requested_by, created_ms, updated_ms, expires_ms, deliver_within_seconds,
-                  held_targets, due_ms, sealed_parameters)
+                  live_targets, requested_by, created_at, updated_at, expires_at, deliver_within_seconds,
+                  held_targets, due_at, sealed_parameters)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14, $15, $16)",
         )
         .bind(new.id.uuid())
@@ -213,13 +214,13 @@ impl Tx {
         .bind(i64::from(new.timeout_seconds))
         .bind(count)
         .bind(new.requested_by)
-        .bind(new.created_at.as_millis())
-        .bind(deadlines.expires_at.as_millis())
+        .bind(new.created_at)
+        .bind(deadlines.expires_at)
         .bind(new.deliver_within_seconds.map(i64::from))
         .bind(if new.held { count } else { 0 })
-        .bind((!new.held).then_some(deadlines.deliver_by.as_millis()))
+        .bind((!new.held).then_some(deadlines.deliver_by))
         .bind(new.sealed_parameters)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         for (index, chunk) in new.targets.chunks(ROWS_PER_INSERT).enumerate() {
             self.insert_targets(new, index * ROWS_PER_INSERT, chunk).await?;
@@ -227,13 +228,13 @@ impl Tx {
         if new.held {
             return Ok(());
         }
-        sqlx::query(
-            "INSERT INTO outbox (event_type, node_id, execution_id, created_ms)
+        query(
+            "INSERT INTO outbox (event_type, node_id, execution_id, created_at)
              SELECT 'action_request', node_id, execution_id, $2 FROM action_execution_target WHERE execution_id = $1",
         )
         .bind(new.id.uuid())
-        .bind(new.created_at.as_millis())
-        .execute(&mut *self.0)
+        .bind(new.created_at)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -244,24 +245,21 @@ impl Tx {
         before: usize,
         targets: &[(NodeId, Digest)],
     ) -> Result<(), StoreError> {
-        let now = new.created_at.as_millis();
+        let now = new.created_at;
         let deadlines = new.deadlines();
-        let released = |at: Timestamp| (!new.held).then_some(at.as_millis());
+        let released = |at: Timestamp| (!new.held).then_some(at);
         // What is the same of every target is bound once.
-        let mut query = QueryBuilder::<Sqlite>::new("WITH cohort (node_id, token_hash, place) AS (");
-        query.push_values(
-            (before + 1..).zip(targets),
-            |mut row, (place, (node, token_hash))| {
-                row.push_bind(node.uuid())
-                    .push_bind(token_hash.as_bytes().to_vec())
-                    .push_bind(i64::try_from(place).ok().filter(|_| new.held));
-            },
-        );
+        let mut query = QueryBuilder::new("WITH cohort (node_id, token_hash, place) AS (");
+        query.push_values((before + 1..).zip(targets), |row, (place, (node, token_hash))| {
+            row.push_bind(node.uuid())
+                .push_bind(token_hash.as_bytes().to_vec())
+                .push_bind(i64::try_from(place).ok().filter(|_| new.held));
+        });
         query
             .push(
                 ") INSERT INTO action_execution_target
-                     (node_id, callback_token_hash, rollout_position, status, execution_id, created_ms, updated_ms,
-                      released_ms, deliver_by_ms, expires_ms)
+                     (node_id, callback_token_hash, rollout_position, status, execution_id, created_at, updated_at,
+                      released_at, deliver_by, expires_at)
                  SELECT node_id, token_hash, place, 'pending', ",
             )
             .push_bind(new.id.uuid());
@@ -274,7 +272,7 @@ impl Tx {
         ] {
             query.push(", ").push_bind(instant);
         }
-        query.push(" FROM cohort").build().execute(&mut *self.0).await?;
+        query.push(" FROM cohort").build().execute(&mut self.0).await?;
         Ok(())
     }
 
@@ -283,10 +281,10 @@ impl Tx {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<TargetState>, StoreError> {
-        let row = sqlx::query(TARGET_STATE)
+        let row = query(TARGET_STATE)
             .bind(execution.uuid())
             .bind(node.uuid())
-            .fetch_optional(&mut *self.0)
+            .fetch_optional(&mut self.0)
             .await?;
         row.map(|row| target_state(&row)).transpose()
     }
@@ -298,15 +296,15 @@ impl Tx {
         step: &Advance<'_>,
         now: Timestamp,
     ) -> Result<Option<bool>, StoreError> {
-        let ended = step.to.is_terminal().then_some(now.as_millis());
-        let started = (step.to == Status::Started).then_some(now.as_millis());
-        let moved = sqlx::query(
+        let ended = step.to.is_terminal().then_some(now);
+        let started = (step.to == Status::Started).then_some(now);
+        let moved = query(
             "UPDATE action_execution_target
-             SET status = $4, exit_code = $5, error = $6, output_ref = $7, updated_ms = $8,
+             SET status = $4, exit_code = $5, error = $6, output_ref = $7, updated_at = $8,
                  output_bytes = coalesce($9, output_bytes),
-                 started_ms = coalesce(started_ms, $10), ended_ms = $11,
+                 started_at = coalesce(started_at, $10), ended_at = $11,
                  output_total_bytes = $12, output_error = $13
-             WHERE execution_id = $1 AND node_id = $2 AND status = $3 AND released_ms IS NOT NULL",
+             WHERE execution_id = $1 AND node_id = $2 AND status = $3 AND released_at IS NOT NULL",
         )
         .bind(step.execution.uuid())
         .bind(step.node.uuid())
@@ -315,15 +313,15 @@ impl Tx {
         .bind(step.exit_code)
         .bind(step.error)
         .bind(step.output.map(to_json))
-        .bind(now.as_millis())
+        .bind(now)
         .bind(step.output_bytes.map(to_i64))
         .bind(started)
         .bind(ended)
         .bind(step.output_total_bytes.map(to_i64))
         .bind(step.output_error)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        if moved.rows_affected() == 0 {
+        if moved == 0 {
             return Ok(None);
         }
         self.append_event(step, false, now).await?;
@@ -358,8 +356,8 @@ impl Tx {
             (Some(code), None) => Some(format!("exit status {code}")),
             (None, None) => None,
         };
-        sqlx::query(
-            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at_ms)
+        query(
+            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(step.execution.uuid())
@@ -368,8 +366,8 @@ impl Tx {
         .bind(step.to.as_str())
         .bind(late)
         .bind(detail)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -382,15 +380,15 @@ impl Tx {
         bytes: u64,
         until: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE action_execution_target SET output_bytes = $3, upload_until_ms = $4
+        query(
+            "UPDATE action_execution_target SET output_bytes = $3, upload_until = $4
              WHERE execution_id = $1 AND node_id = $2 AND output_ref IS NULL",
         )
         .bind(execution.uuid())
         .bind(node.uuid())
         .bind(to_i64(bytes))
-        .bind(until.as_millis())
-        .execute(&mut *self.0)
+        .bind(until)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -401,10 +399,10 @@ impl Tx {
         late: &LateOutput<'_>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "UPDATE action_execution_target
              SET output_ref = $3, output_bytes = coalesce($4, output_bytes),
-                 output_total_bytes = coalesce($5, output_total_bytes), output_error = $6, updated_ms = $7
+                 output_total_bytes = coalesce($5, output_total_bytes), output_error = $6, updated_at = $7
              WHERE execution_id = $1 AND node_id = $2 AND output_ref IS NULL",
         )
         .bind(late.execution.uuid())
@@ -413,8 +411,8 @@ impl Tx {
         .bind(late.output_bytes.map(to_i64))
         .bind(late.output_total_bytes.map(to_i64))
         .bind(late.output_error)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -428,29 +426,25 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(Vec<NodeId>, bool), StoreError> {
-        let mut events = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at_ms)
+        let mut events = QueryBuilder::new(
+            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at)
              SELECT execution_id, node_id, status, 'timeout', ",
         );
-        events
-            .push_bind(why.to_owned())
-            .push(", ")
-            .push_bind(now.as_millis());
+        events.push_bind(why.to_owned()).push(", ").push_bind(now);
         events
             .push(" FROM action_execution_target WHERE execution_id = ")
             .push_bind(execution.uuid());
         push_passed(&mut events, deadline, by);
-        events.build().execute(&mut *self.0).await?;
+        events.build().execute(&mut self.0).await?;
 
-        let mut update =
-            QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET status = 'timeout', error = ");
+        let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = 'timeout', error = ");
         update.push_bind(why.to_owned());
-        update.push(", updated_ms = ").push_bind(now.as_millis());
-        update.push(", ended_ms = ").push_bind(now.as_millis());
+        update.push(", updated_at = ").push_bind(now);
+        update.push(", ended_at = ").push_bind(now);
         update.push(" WHERE execution_id = ").push_bind(execution.uuid());
         push_passed(&mut update, deadline, by);
         update.push(" RETURNING node_id");
-        let rows = update.build().fetch_all(&mut *self.0).await?;
+        let rows = update.build().fetch_all(&mut self.0).await?;
         let ended = nodes_of(&rows)?;
         let count = Ended {
             targets: ended.len() as u64,
@@ -467,20 +461,28 @@ impl Tx {
         execution: ExecutionId,
         report_grace: Duration,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE action_execution SET due_ms =
-                 (SELECT min(due.at_ms) FROM (
-                      SELECT min(deliver_by_ms) AS at_ms FROM action_execution_target
-                      WHERE execution_id = $1 AND status = 'pending' AND released_ms IS NOT NULL
-                      UNION ALL
-                      SELECT min(expires_ms) + $2 FROM action_execution_target
-                      WHERE execution_id = $1 AND status IN ('ack', 'started')) AS due)
-             WHERE id = $1",
+        let row = query(
+            "SELECT e.id,
+                 (SELECT min(deliver_by) FROM action_execution_target
+                  WHERE execution_id = e.id AND status = 'pending' AND released_at IS NOT NULL) AS deliver_by,
+                 (SELECT min(expires_at) FROM action_execution_target
+                  WHERE execution_id = e.id AND status IN ('ack', 'started')) AS expires_at
+             FROM action_execution e WHERE e.id = $1",
         )
         .bind(execution.uuid())
-        .bind(i64::try_from(report_grace.as_millis()).unwrap_or(i64::MAX))
-        .execute(&mut *self.0)
+        .fetch_one(&mut self.0)
         .await?;
+        let row = Reader::new(&row, "action_execution", "id");
+        let (delivery, run) = (row.at_opt("deliver_by")?, row.at_opt("expires_at")?);
+        let due = delivery
+            .into_iter()
+            .chain(run.map(|run| run.plus(report_grace)))
+            .min();
+        query("UPDATE action_execution SET due_at = $2 WHERE id = $1")
+            .bind(execution.uuid())
+            .bind(due)
+            .execute(&mut self.0)
+            .await?;
         Ok(())
     }
 
@@ -492,34 +494,34 @@ impl Tx {
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let live: i64 = sqlx::query_scalar(
-            "UPDATE action_execution SET live_targets = live_targets - $2, updated_ms = $3,
+        let live: i64 = query_scalar(
+            "UPDATE action_execution SET live_targets = live_targets - $2, updated_at = $3,
                  failed_targets = failed_targets + $4, held_targets = held_targets - $5
              WHERE id = $1 RETURNING live_targets",
         )
         .bind(execution.uuid())
         .bind(count(ended.targets))
-        .bind(now.as_millis())
+        .bind(now)
         .bind(count(ended.failed))
         .bind(count(ended.held))
-        .fetch_one(&mut *self.0)
+        .fetch_one(&mut self.0)
         .await?;
         if live > 0 {
             return Ok(false);
         }
         let statuses: Vec<String> =
-            sqlx::query_scalar("SELECT DISTINCT status FROM action_execution_target WHERE execution_id = $1")
+            query_scalar("SELECT DISTINCT status FROM action_execution_target WHERE execution_id = $1")
                 .bind(execution.uuid())
-                .fetch_all(&mut *self.0)
+                .fetch_all(&mut self.0)
                 .await?;
         let settled = status::fold(statuses.iter().filter_map(|s| s.parse().ok()));
-        sqlx::query(
+        query(
             "UPDATE action_execution SET terminal_status = $2, sealed_parameters = NULL
              WHERE id = $1 AND terminal_status IS NULL",
         )
         .bind(execution.uuid())
         .bind(settled.as_str())
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(true)
     }
@@ -553,14 +555,14 @@ pub(crate) enum Deadline {
 }
 
 /// What has passed its deadline; what is held has none.
-fn push_passed(query: &mut QueryBuilder<Sqlite>, deadline: Deadline, by: Timestamp) {
+fn push_passed(query: &mut QueryBuilder, deadline: Deadline, by: Timestamp) {
     match deadline {
         Deadline::Delivery => {
-            query.push(" AND status = 'pending' AND released_ms IS NOT NULL AND deliver_by_ms <= ")
+            query.push(" AND status = 'pending' AND released_at IS NOT NULL AND deliver_by <= ")
         }
-        Deadline::Run => query.push(" AND status IN ('ack', 'started') AND expires_ms <= "),
+        Deadline::Run => query.push(" AND status IN ('ack', 'started') AND expires_at <= "),
     };
-    query.push_bind(by.as_millis());
+    query.push_bind(by);
 }
 
 fn to_i64(count: u64) -> i64 {
@@ -568,17 +570,17 @@ fn to_i64(count: u64) -> i64 {
 }
 
 const TARGET_STATE: &str =
-    "SELECT t.execution_id, t.status, t.released_ms, t.callback_token_hash, t.output_ref, t.output_error,
-            CASE WHEN t.upload_until_ms IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required
+    "SELECT t.execution_id, t.status, t.released_at, t.callback_token_hash, t.output_ref, t.output_error,
+            CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required
      FROM action_execution_target t
      JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
      WHERE t.execution_id = $1 AND t.node_id = $2";
 
-fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
+fn target_state(row: &Row) -> Result<TargetState, StoreError> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     Ok(TargetState {
         status: row.parsed("status")?,
-        held: row.at_opt("released_ms")?.is_none(),
+        held: row.at_opt("released_at")?.is_none(),
         callback_token_hash: row.digest("callback_token_hash")?,
         callback_token_required: row.get("callback_token_required")?,
         output: row.json_opt("output_ref")?,
@@ -587,7 +589,7 @@ fn target_state(row: &SqliteRow) -> Result<TargetState, StoreError> {
     })
 }
 
-pub(super) fn push_statuses(query: &mut QueryBuilder<Sqlite>, statuses: &[Status]) {
+pub(super) fn push_statuses(query: &mut QueryBuilder, statuses: &[Status]) {
     query.push(" AND status IN (");
     let mut list = query.separated(", ");
     for status in statuses {
@@ -606,7 +608,7 @@ pub(crate) enum Detail {
 impl Store {
     /// The same as [`Tx::count_live_executions`], true of no more than the moment.
     pub(crate) async fn count_live_executions(&self, domain: DomainId) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar(COUNT_LIVE)
+        Ok(query_scalar(COUNT_LIVE)
             .bind(domain.uuid())
             .fetch_one(&self.read)
             .await?)
@@ -618,7 +620,7 @@ impl Store {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<TargetState>, StoreError> {
-        let row = sqlx::query(TARGET_STATE)
+        let row = query(TARGET_STATE)
             .bind(execution.uuid())
             .bind(node.uuid())
             .fetch_optional(&self.read)
@@ -632,7 +634,7 @@ impl Store {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<KeptOutput>, StoreError> {
-        let row = sqlx::query(
+        let row = query(
             "SELECT t.execution_id, t.output_ref, node.name AS node_name
              FROM action_execution_target t JOIN node ON node.id = t.node_id
              WHERE t.execution_id = $1 AND t.node_id = $2 AND t.output_ref IS NOT NULL",
@@ -650,7 +652,7 @@ impl Store {
     }
 
     pub(crate) async fn execution_exists(&self, execution: ExecutionId) -> Result<bool, StoreError> {
-        let row = sqlx::query("SELECT 1 FROM action_execution WHERE id = $1")
+        let row = query("SELECT 1 FROM action_execution WHERE id = $1")
             .bind(execution.uuid())
             .fetch_optional(&self.read)
             .await?;
@@ -662,16 +664,16 @@ impl Store {
         project: ProjectId,
         id: ExecutionId,
     ) -> Result<Option<ExecutionHeader>, StoreError> {
-        let mut connection = self.read.acquire().await?;
-        Self::header_from(&mut connection, project, id).await
+        let mut snapshot = self.read.snapshot().await?;
+        Self::header_from(&mut snapshot, project, id).await
     }
 
     pub(super) async fn header_from(
-        connection: &mut SqliteConnection,
+        connection: &mut Transaction,
         project: ProjectId,
         id: ExecutionId,
     ) -> Result<Option<ExecutionHeader>, StoreError> {
-        let row = QueryBuilder::<Sqlite>::new("SELECT ")
+        let row = QueryBuilder::new("SELECT ")
             .push(HEADER_COLUMNS)
             .push(" FROM action_execution e WHERE e.project_id = ")
             .push_bind(project.uuid())
@@ -690,7 +692,7 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Vec<TimelineEvent>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT ev.*, node.name AS node_name FROM action_execution_event ev JOIN node ON node.id = ev.node_id
              WHERE ev.execution_id = $1 AND ev.id > $2 ORDER BY ev.id LIMIT $3",
         )
@@ -708,7 +710,7 @@ impl Store {
                     node_name: row.get("node_name")?,
                     from: Some(row.parsed("from_status")?),
                     to: row.parsed("to_status")?,
-                    at: row.at("at_ms")?,
+                    at: row.at("at")?,
                     late: row.get("late")?,
                     detail: row.get("detail")?,
                 })
@@ -718,11 +720,11 @@ impl Store {
 
     /// Live executions with a target whose time may have passed, the longest overdue first.
     pub(crate) async fn overdue(&self, now: Timestamp, limit: u32) -> Result<Vec<Overdue>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT id, domain_id, deliver_within_seconds FROM action_execution
-             WHERE terminal_status IS NULL AND due_ms <= $1 ORDER BY due_ms LIMIT $2",
+             WHERE terminal_status IS NULL AND due_at <= $1 ORDER BY due_at LIMIT $2",
         )
-        .bind(now.as_millis())
+        .bind(now)
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?;
@@ -739,16 +741,16 @@ impl Store {
     }
 }
 
-pub(super) fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
+pub(super) fn read_target(row: &Row, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     let output_ref: Option<OutputRef> = match detail {
         Detail::WithOutput => row.json_opt("output_ref")?,
         Detail::WithoutOutput => None,
     };
     let (released_at, deliver_by, expires_at) = (
-        row.at_opt("released_ms")?,
-        row.at_opt("deliver_by_ms")?,
-        row.at_opt("expires_ms")?,
+        row.at_opt("released_at")?,
+        row.at_opt("deliver_by")?,
+        row.at_opt("expires_at")?,
     );
     let status: Status = row.parsed("status")?;
     let has_its_own = deliver_by != expires_at || row.get::<Option<i64>>("rollout_position")?.is_some();
@@ -761,21 +763,21 @@ pub(super) fn read_target(row: &SqliteRow, detail: Detail) -> Result<ExecutionTa
     Ok(ExecutionTarget {
         node_id: row.id("node_id")?,
         status,
-        created_at: row.at("created_ms")?,
-        updated_at: row.at("updated_ms")?,
+        created_at: row.at("created_at")?,
+        updated_at: row.at("updated_at")?,
         output_ref,
         node_name: row.get("node_name")?,
-        exit_code: row.get("exit_code")?,
+        exit_code: row.number_opt("exit_code")?,
         error: row.get("error")?,
-        started_at: row.at_opt("started_ms")?,
-        ended_at: row.at_opt("ended_ms")?,
+        started_at: row.at_opt("started_at")?,
+        ended_at: row.at_opt("ended_at")?,
         output_bytes,
         output_total_bytes,
         output_truncated: output_total_bytes
             .zip(output_bytes)
             .is_some_and(|(all, kept)| all > kept),
         output_error: row.get("output_error")?,
-        cancel_requested_at: row.at_opt("cancel_requested_ms")?,
+        cancel_requested_at: row.at_opt("cancel_requested_at")?,
         held: released_at.is_none() && !status.is_terminal(),
         released_at: released_at.filter(|_| has_its_own),
         deliver_by: deliver_by.filter(|_| has_its_own),

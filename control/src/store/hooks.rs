@@ -11,9 +11,12 @@ use muster_shared::{
     },
 };
 use serde_json::{Value, json};
-use sqlx::{QueryBuilder, sqlite::SqliteRow};
 
-use super::{CorruptRow, Store, StoreError, Tx, rows::Reader, rows::to_json};
+use super::{
+    CorruptRow, Store, StoreError, Tx,
+    rows::{Reader, Row, to_json},
+    statement::{QueryBuilder, query},
+};
 
 pub(crate) struct NewViolation<'a> {
     pub(crate) id: RowId,
@@ -38,57 +41,57 @@ impl Tx {
             "DELETE FROM node_action WHERE node_id = $1",
             "DELETE FROM refused_hook WHERE node_id = $1",
         ] {
-            sqlx::query(gone).bind(node.uuid()).execute(&mut *self.0).await?;
+            query(gone).bind(node.uuid()).execute(&mut self.0).await?;
         }
         for refused in &declared.refused_hooks {
-            sqlx::query(
+            query(
                 "INSERT INTO refused_hook (node_id, name, why) VALUES ($1, $2, $3)
                  ON CONFLICT (node_id, name) DO NOTHING",
             )
             .bind(node.uuid())
             .bind(&refused.name)
             .bind(&refused.why)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         }
         for builtin in &declared.builtin_actions {
-            sqlx::query(
+            query(
                 "INSERT INTO node_action (node_id, name, kind, manifest, denied) VALUES ($1, $2, 'builtin', $3, $4)",
             )
             .bind(node.uuid())
             .bind(&builtin.name)
-            .bind(to_json(builtin))
-            .bind(&builtin.denied)
-            .execute(&mut *self.0)
+            .bind(to_json(builtin).0)
+            .bind(builtin.denied.as_deref())
+            .execute(&mut self.0)
             .await?;
         }
         for hook in &declared.declared_hooks {
-            sqlx::query(
+            query(
                 "INSERT INTO node_action (node_id, name, kind, digest, manifest, denied)
                  VALUES ($1, $2, 'hook', $3, $4, $5)",
             )
             .bind(node.uuid())
             .bind(&hook.name)
             .bind(&hook.checksum.as_bytes()[..])
-            .bind(to_json(hook))
-            .bind(&hook.denied)
-            .execute(&mut *self.0)
+            .bind(to_json(hook).0)
+            .bind(hook.denied.as_deref())
+            .execute(&mut self.0)
             .await?;
-            sqlx::query(
-                "INSERT INTO hook_baseline (node_id, hook, digest, pinned_ms) VALUES ($1, $2, $3, $4)
+            query(
+                "INSERT INTO hook_baseline (node_id, hook, digest, pinned_at) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (node_id, hook) DO NOTHING",
             )
             .bind(node.uuid())
             .bind(&hook.name)
             .bind(&hook.checksum.as_bytes()[..])
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         }
-        sqlx::query("UPDATE node SET capabilities_ms = $2 WHERE id = $1")
+        query("UPDATE node SET capabilities_at = $2 WHERE id = $1")
             .bind(node.uuid())
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -98,13 +101,13 @@ impl Tx {
         &mut self,
         node: NodeId,
     ) -> Result<Vec<(String, Digest, Digest)>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT a.node_id, a.name, a.digest, b.digest AS baseline
              FROM node_action a JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
              WHERE a.node_id = $1 AND a.kind = 'hook' AND a.digest <> b.digest",
         )
         .bind(node.uuid())
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         rows.iter()
             .map(|row| {
@@ -123,8 +126,8 @@ impl Tx {
         digest: Digest,
         (by, now): (&str, Timestamp),
     ) -> Result<bool, StoreError> {
-        let updated = sqlx::query(
-            "UPDATE hook_baseline SET digest = $3, approved_ms = $4, approved_by = $5
+        let updated = query(
+            "UPDATE hook_baseline SET digest = $3, approved_at = $4, approved_by = $5
              WHERE node_id = $1 AND hook = $2
                AND EXISTS (SELECT 1 FROM node_action a
                            WHERE a.node_id = $1 AND a.name = $2 AND a.kind = 'hook' AND a.digest = $3)",
@@ -132,21 +135,21 @@ impl Tx {
         .bind(node.uuid())
         .bind(hook.as_str())
         .bind(&digest.as_bytes()[..])
-        .bind(now.as_millis())
+        .bind(now)
         .bind(by)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        if updated.rows_affected() == 0 {
+        if updated == 0 {
             return Ok(false);
         }
-        sqlx::query(
+        query(
             "UPDATE integrity_violation SET status = 'resolved'
              WHERE node_id = $1 AND kind = 'hook' AND artifact_id = $2 AND observed = $3 AND status <> 'resolved'",
         )
         .bind(node.uuid())
         .bind(hook.as_str())
         .bind(&digest.as_bytes()[..])
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(true)
     }
@@ -157,13 +160,13 @@ impl Tx {
         new: &NewViolation<'_>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "INSERT INTO integrity_violation
-                 (id, node_id, domain_id, kind, status, artifact_id, detected_by, observed, expected, detected_ms)
+                 (id, node_id, domain_id, kind, status, artifact_id, detected_by, observed, expected, detected_at)
              SELECT $1, $2, $3, $4, 'open', $5, $6, $7, $8, $9
              WHERE NOT EXISTS (SELECT 1 FROM integrity_violation v
                                WHERE v.node_id = $2 AND v.kind = $4 AND v.artifact_id = $5
-                                 AND v.observed IS $7 AND v.status <> 'resolved')",
+                                 AND v.observed IS NOT DISTINCT FROM $7 AND v.status <> 'resolved')",
         )
         .bind(new.id.uuid())
         .bind(new.node.uuid())
@@ -173,8 +176,8 @@ impl Tx {
         .bind(new.detected_by)
         .bind(new.observed)
         .bind(new.expected)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -188,18 +191,18 @@ impl Tx {
         (by, reason): (&str, &str),
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let moved = sqlx::query(
+        let moved = query(
             "UPDATE integrity_violation
-             SET status = 'acknowledged', acknowledged_ms = $2, acknowledged_by = $3, acknowledge_reason = $4
+             SET status = 'acknowledged', acknowledged_at = $2, acknowledged_by = $3, acknowledge_reason = $4
              WHERE id = $1 AND status = 'open'",
         )
         .bind(id.uuid())
-        .bind(now.as_millis())
+        .bind(now)
         .bind(by)
         .bind(reason)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        Ok(moved.rows_affected() == 1)
+        Ok(moved == 1)
     }
 }
 
@@ -207,7 +210,7 @@ impl Store {
     /// What a node declared last.
     pub(crate) async fn declared_by(&self, node: NodeId) -> Result<DeclaredBefore, StoreError> {
         let mut before = DeclaredBefore::default();
-        let rows = sqlx::query("SELECT node_id, name, kind, manifest FROM node_action WHERE node_id = $1")
+        let rows = query("SELECT node_id, name, kind, manifest FROM node_action WHERE node_id = $1")
             .bind(node.uuid())
             .fetch_all(&self.read)
             .await?;
@@ -220,7 +223,7 @@ impl Store {
             };
             list.insert(row.get("name")?, said);
         }
-        let rows = sqlx::query("SELECT node_id, name, why FROM refused_hook WHERE node_id = $1")
+        let rows = query("SELECT node_id, name, why FROM refused_hook WHERE node_id = $1")
             .bind(node.uuid())
             .fetch_all(&self.read)
             .await?;
@@ -238,11 +241,11 @@ impl Store {
         action: &ActionName,
         limit: u32,
     ) -> Result<Vec<ActionOnNode>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT a.node_id, node.name AS node_name, a.kind, a.digest, b.digest AS baseline, a.manifest, a.denied
              FROM node_action a JOIN node ON node.id = a.node_id
              LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
-             WHERE a.name = $1 AND node.project_id = $2 AND node.decommissioned_ms IS NULL
+             WHERE a.name = $1 AND node.project_id = $2 AND node.decommissioned_at IS NULL
              ORDER BY node.name, node.id LIMIT $3",
         )
         .bind(action.as_str())
@@ -286,13 +289,13 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<HookState>, StoreError> {
         let mut query = QueryBuilder::new(
-            "SELECT h.name, h.node_id, node.name AS node_name, h.digest, h.why, b.digest AS baseline, b.pinned_ms,
-                    b.approved_ms
+            "SELECT h.name, h.node_id, node.name AS node_name, h.digest, h.why, b.digest AS baseline, b.pinned_at,
+                    b.approved_at
              FROM (SELECT name, node_id, digest, NULL AS why FROM node_action WHERE kind = 'hook'
                    UNION ALL SELECT name, node_id, NULL, why FROM refused_hook) h
              JOIN node ON node.id = h.node_id
              LEFT JOIN hook_baseline b ON b.node_id = h.node_id AND b.hook = h.name
-             WHERE node.decommissioned_ms IS NULL AND node.project_id = ",
+             WHERE node.decommissioned_at IS NULL AND node.project_id = ",
         );
         query.push_bind(project.uuid());
         if let Some((name, node)) = after {
@@ -309,7 +312,7 @@ impl Store {
             .map(|row| {
                 let row = Reader::new(row, "node_action", "node_id");
                 let (observed, baseline) = (row.digest_opt("digest")?, row.digest_opt("baseline")?);
-                let approved = row.at_opt("approved_ms")?;
+                let approved = row.at_opt("approved_at")?;
                 Ok(HookState {
                     name: row.get("name")?,
                     node_id: row.id("node_id")?,
@@ -322,7 +325,7 @@ impl Store {
                     pinned_at: if approved.is_some() {
                         approved
                     } else {
-                        row.at_opt("pinned_ms")?
+                        row.at_opt("pinned_at")?
                     },
                 })
             })
@@ -364,7 +367,7 @@ impl Store {
 
     /// One violation, and the project of its node.
     pub(crate) async fn violation(&self, id: RowId) -> Result<Option<(ViolationRow, ProjectId)>, StoreError> {
-        let row = sqlx::query(
+        let row = query(
             "SELECT v.*, node.project_id FROM integrity_violation v JOIN node ON node.id = v.node_id WHERE v.id = $1",
         )
         .bind(id.uuid())
@@ -376,7 +379,7 @@ impl Store {
     }
 }
 
-fn read_violation(row: &SqliteRow) -> Result<ViolationRow, CorruptRow> {
+fn read_violation(row: &Row) -> Result<ViolationRow, CorruptRow> {
     let row = Reader::new(row, "integrity_violation", "id");
     let digest = |column| {
         let bytes: Option<Vec<u8>> = row.get(column)?;
@@ -389,8 +392,8 @@ fn read_violation(row: &SqliteRow) -> Result<ViolationRow, CorruptRow> {
         kind: row.get("kind")?,
         status: row.get("status")?,
         artifact_id: row.get("artifact_id")?,
-        detected_at: row.at("detected_ms")?,
-        acknowledged_at: row.at_opt("acknowledged_ms")?,
+        detected_at: row.at("detected_at")?,
+        acknowledged_at: row.at_opt("acknowledged_at")?,
         acknowledged_by_subject: row.get("acknowledged_by")?,
         acknowledge_reason: row.get("acknowledge_reason")?,
         observed: digest("observed")?,
@@ -413,9 +416,9 @@ impl DeclaredBefore {
         let builtins = declared.builtin_actions.iter();
         let refused = declared.refused_hooks.iter();
         let now = Self {
-            hooks: hooks.map(|hook| (hook.name.clone(), to_json(hook))).collect(),
+            hooks: hooks.map(|hook| (hook.name.clone(), to_json(hook).0)).collect(),
             builtins: builtins
-                .map(|builtin| (builtin.name.clone(), to_json(builtin)))
+                .map(|builtin| (builtin.name.clone(), to_json(builtin).0))
                 .collect(),
             refused: refused
                 .map(|file| (file.name.clone(), file.why.clone()))

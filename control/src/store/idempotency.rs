@@ -6,7 +6,7 @@ use muster_shared::{
     wire::Dropped,
 };
 
-use super::{Store, StoreError, Tx, rows::Reader, rows::to_json};
+use super::{Store, StoreError, Tx, rows::Reader, rows::to_json, statement::query};
 
 /// A key of one caller in one project, and what it is to lead to.
 pub(crate) struct Claim<'a> {
@@ -29,14 +29,14 @@ pub(crate) struct Claimed {
 impl Store {
     /// What the key leads to, if it was used and its time is not over.
     pub(crate) async fn claimed(&self, claim: &Claim<'_>) -> Result<Option<Claimed>, StoreError> {
-        let row = sqlx::query(
+        let row = query(
             "SELECT body_hash, execution_id, dropped FROM idempotency_key
-             WHERE project_id = $1 AND subject = $2 AND key = $3 AND expires_ms > $4",
+             WHERE project_id = $1 AND subject = $2 AND key = $3 AND expires_at > $4",
         )
         .bind(claim.project.uuid())
         .bind(claim.subject)
         .bind(claim.key)
-        .bind(claim.now.as_millis())
+        .bind(claim.now)
         .fetch_optional(&self.read)
         .await?;
         let Some(row) = row else { return Ok(None) };
@@ -49,8 +49,8 @@ impl Store {
     }
 
     pub(crate) async fn any_key_expired(&self, now: Timestamp) -> Result<bool, StoreError> {
-        let row = sqlx::query("SELECT 1 FROM idempotency_key WHERE expires_ms <= $1 LIMIT 1")
-            .bind(now.as_millis())
+        let row = query("SELECT 1 FROM idempotency_key WHERE expires_at <= $1 LIMIT 1")
+            .bind(now)
             .fetch_optional(&self.read)
             .await?;
         Ok(row.is_some())
@@ -60,24 +60,24 @@ impl Store {
 impl Tx {
     /// Takes the key, unless it leads to another execution still.
     pub(crate) async fn claim_key(&mut self, claim: &Claim<'_>) -> Result<bool, StoreError> {
-        let claimed = sqlx::query(
-            "INSERT INTO idempotency_key (project_id, subject, key, body_hash, execution_id, created_ms, expires_ms)
+        let claimed = query(
+            "INSERT INTO idempotency_key (project_id, subject, key, body_hash, execution_id, created_at, expires_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7)
              ON CONFLICT (project_id, subject, key) DO UPDATE
              SET body_hash = excluded.body_hash, execution_id = excluded.execution_id, dropped = excluded.dropped,
-                 created_ms = excluded.created_ms, expires_ms = excluded.expires_ms
-             WHERE idempotency_key.expires_ms <= excluded.created_ms",
+                 created_at = excluded.created_at, expires_at = excluded.expires_at
+             WHERE idempotency_key.expires_at <= excluded.created_at",
         )
         .bind(claim.project.uuid())
         .bind(claim.subject)
         .bind(claim.key)
         .bind(&claim.body.as_bytes()[..])
         .bind(claim.execution.uuid())
-        .bind(claim.now.as_millis())
-        .bind(claim.expires_at.as_millis())
-        .execute(&mut *self.0)
+        .bind(claim.now)
+        .bind(claim.expires_at)
+        .execute(&mut self.0)
         .await?;
-        Ok(claimed.rows_affected() == 1)
+        Ok(claimed == 1)
     }
 
     /// Keeps what the first answer says of dropped nodes, for those who ask again.
@@ -86,24 +86,24 @@ impl Tx {
         execution: ExecutionId,
         dropped: &[Dropped],
     ) -> Result<(), StoreError> {
-        sqlx::query("UPDATE idempotency_key SET dropped = $2 WHERE execution_id = $1")
+        query("UPDATE idempotency_key SET dropped = $2 WHERE execution_id = $1")
             .bind(execution.uuid())
             .bind(to_json(&dropped))
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
 
     pub(crate) async fn forget_keys(&mut self, now: Timestamp, limit: u32) -> Result<u64, StoreError> {
-        let gone = sqlx::query(
+        let gone = query(
             "DELETE FROM idempotency_key WHERE (project_id, subject, key) IN
-                 (SELECT project_id, subject, key FROM idempotency_key WHERE expires_ms <= $1
-                  ORDER BY expires_ms LIMIT $2)",
+                 (SELECT project_id, subject, key FROM idempotency_key WHERE expires_at <= $1
+                  ORDER BY expires_at LIMIT $2)",
         )
-        .bind(now.as_millis())
+        .bind(now)
         .bind(i64::from(limit))
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        Ok(gone.rows_affected())
+        Ok(gone)
     }
 }

@@ -3,7 +3,10 @@
 use muster_shared::{ids::NodeId, time::Timestamp};
 use uuid::Uuid;
 
-use super::{StoreError, Tx};
+use super::{
+    StoreError, Tx,
+    statement::{query, query_scalar},
+};
 
 impl Tx {
     /// Puts an instance in the place of the one that is known. False when another one is there by now.
@@ -13,7 +16,7 @@ impl Tx {
         known: Option<Uuid>,
         instance: Uuid,
     ) -> Result<bool, StoreError> {
-        let moved = sqlx::query(
+        let moved = query(
             "UPDATE node SET instance_before = instance, instance = $2
              WHERE id = $1 AND coalesce(instance, $4) = coalesce($3, $4)",
         )
@@ -21,15 +24,15 @@ impl Tx {
         .bind(instance)
         .bind(known)
         .bind(Uuid::nil())
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        Ok(moved.rows_affected() == 1)
+        Ok(moved == 1)
     }
 
     pub(crate) async fn instance_of(&mut self, node: NodeId) -> Result<Option<Uuid>, StoreError> {
-        Ok(sqlx::query_scalar("SELECT instance FROM node WHERE id = $1")
+        Ok(query_scalar("SELECT instance FROM node WHERE id = $1")
             .bind(node.uuid())
-            .fetch_one(&mut *self.0)
+            .fetch_one(&mut self.0)
             .await?)
     }
 
@@ -40,23 +43,23 @@ impl Tx {
         copy: Option<Uuid>,
         instance: Uuid,
     ) -> Result<bool, StoreError> {
-        let moved = sqlx::query(
+        let moved = query(
             "UPDATE node SET instance = $2, instance_before = NULL, instance_copy = $3
              WHERE id = $1 AND instance = $3 AND instance_before = $2",
         )
         .bind(node.uuid())
         .bind(instance)
         .bind(copy)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        Ok(moved.rows_affected() == 1)
+        Ok(moved == 1)
     }
 
     pub(crate) async fn note_copy(&mut self, node: NodeId, instance: Uuid) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET instance_copy = $2 WHERE id = $1")
+        query("UPDATE node SET instance_copy = $2 WHERE id = $1")
             .bind(node.uuid())
             .bind(instance)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -68,11 +71,11 @@ impl Tx {
         warning: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET warning = $2, warning_ms = $3 WHERE id = $1")
+        query("UPDATE node SET warning = $2, warning_at = $3 WHERE id = $1")
             .bind(node.uuid())
             .bind(warning)
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -83,11 +86,11 @@ impl Tx {
         hostname: &str,
         machine_id: &str,
     ) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET hostname = $2, machine_id = $3 WHERE id = $1")
+        query("UPDATE node SET hostname = $2, machine_id = $3 WHERE id = $1")
             .bind(node.uuid())
             .bind(hostname)
             .bind(machine_id)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }

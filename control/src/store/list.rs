@@ -9,13 +9,14 @@ use muster_shared::{
     time::Timestamp,
     wire::{EXECUTION_TARGETS_MAX, Execution, ExecutionTarget},
 };
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::{
     CorruptRow, Detail, ExecutionHeader, Store, StoreError,
+    engine::Transaction,
     executions::{HEADER_COLUMNS, read_target},
     nodes::push_selector,
     rows::Reader,
+    statement::QueryBuilder,
 };
 
 #[derive(Default)]
@@ -33,7 +34,7 @@ pub(crate) struct ListFilter<'a> {
 }
 
 /// What is read of one execution comes from one moment.
-type Snapshot = SqliteConnection;
+type Snapshot = Transaction;
 
 impl Store {
     /// A page of executions, newest first, without targets.
@@ -43,10 +44,10 @@ impl Store {
         filter: &ListFilter<'_>,
         limit: u32,
     ) -> Result<Vec<Execution>, StoreError> {
-        let mut snapshot = self.read.begin().await?;
+        let mut snapshot = self.read.snapshot().await?;
         let rows = list_query(project, filter, limit)
             .build()
-            .fetch_all(&mut *snapshot)
+            .fetch_all(&mut snapshot)
             .await?;
         let headers = rows
             .iter()
@@ -73,7 +74,7 @@ impl Store {
         id: ExecutionId,
         detail: Detail,
     ) -> Result<Option<Execution>, StoreError> {
-        let mut snapshot = self.read.begin().await?;
+        let mut snapshot = self.read.snapshot().await?;
         let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
             return Ok(None);
         };
@@ -95,15 +96,15 @@ impl Store {
         after: Option<NodeId>,
         limit: u32,
     ) -> Result<Vec<ExecutionTarget>, StoreError> {
-        let mut snapshot = self.read.begin().await?;
+        let mut snapshot = self.read.snapshot().await?;
         let targets = targets_after(&mut snapshot, id, after, limit, Detail::WithOutput).await?;
         snapshot.commit().await?;
         Ok(targets)
     }
 }
 
-fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryBuilder<Sqlite> {
-    let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryBuilder {
+    let mut query = QueryBuilder::new("SELECT ");
     query.push(HEADER_COLUMNS);
     // What one node was asked is found from its side, however little that is of the project's history.
     let (created, id) = if let Some(node) = filter.node {
@@ -112,12 +113,12 @@ fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryB
             .push_bind(node.uuid())
             .push(" AND e.project_id = ")
             .push_bind(project.uuid());
-        ("t.created_ms", "t.execution_id")
+        ("t.created_at", "t.execution_id")
     } else {
         query
             .push(" FROM action_execution e WHERE e.project_id = ")
             .push_bind(project.uuid());
-        ("e.created_ms", "e.id")
+        ("e.created_at", "e.id")
     };
     if let Some(action) = filter.action {
         query.push(" AND e.action_name = ").push_bind(action.to_owned());
@@ -137,23 +138,13 @@ fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryB
     }
     let (from, to) = filter.created;
     if let Some(from) = from {
-        query
-            .push(" AND ")
-            .push(created)
-            .push(" >= ")
-            .push_bind(from.as_millis());
+        query.push(" AND ").push(created).push(" >= ").push_bind(from);
     }
     if let Some(to) = to {
-        query
-            .push(" AND ")
-            .push(created)
-            .push(" < ")
-            .push_bind(to.as_millis());
+        query.push(" AND ").push(created).push(" < ").push_bind(to);
     }
     if let Some((at, before)) = filter.before {
-        query
-            .push(format!(" AND ({created}, {id}) < ("))
-            .push_bind(at.as_millis());
+        query.push(format!(" AND ({created}, {id}) < (")).push_bind(at);
         query.push(", ").push_bind(before.uuid()).push(")");
     }
     query
@@ -163,7 +154,7 @@ fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryB
 }
 
 /// A settled status is a column; a live one is asked of the targets.
-fn push_header_status(query: &mut QueryBuilder<Sqlite>, status: Status) {
+fn push_header_status(query: &mut QueryBuilder, status: Status) {
     const ANY: &str =
         "EXISTS (SELECT 1 FROM action_execution_target s WHERE s.execution_id = e.id AND s.status ";
     if status.is_terminal() {
@@ -192,10 +183,10 @@ async fn targets_after(
     limit: u32,
     detail: Detail,
 ) -> Result<Vec<ExecutionTarget>, StoreError> {
-    let mut query = QueryBuilder::<Sqlite>::new(
-        "SELECT t.execution_id, t.node_id, t.status, t.created_ms, t.updated_ms, t.exit_code, t.error, t.started_ms,
-                t.ended_ms, t.output_bytes, t.output_total_bytes, t.output_error, t.cancel_requested_ms,
-                t.released_ms, t.deliver_by_ms, t.expires_ms, t.rollout_position, node.name AS node_name",
+    let mut query = QueryBuilder::new(
+        "SELECT t.execution_id, t.node_id, t.status, t.created_at, t.updated_at, t.exit_code, t.error, t.started_at,
+                t.ended_at, t.output_bytes, t.output_total_bytes, t.output_error, t.cancel_requested_at,
+                t.released_at, t.deliver_by, t.expires_at, t.rollout_position, node.name AS node_name",
     );
     // The bytes of inline output are read only by whom they are for.
     if detail == Detail::WithOutput {
@@ -224,7 +215,7 @@ async fn target_counts(
     if executions.is_empty() {
         return Ok(HashMap::new());
     }
-    let mut query = QueryBuilder::<Sqlite>::new(
+    let mut query = QueryBuilder::new(
         "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
     );
     let mut list = query.separated(", ");

@@ -5,7 +5,7 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::{Store, StoreError, Tx, rows::Reader};
+use super::{Store, StoreError, Tx, rows::Reader, statement::query};
 use crate::{
     instances::Known,
     nsk::{KeyOwner, Standing},
@@ -14,9 +14,9 @@ use crate::{
 impl Store {
     /// The node of which a key with this hash is known.
     pub(crate) async fn owner_of_nsk(&self, hash: Digest) -> Result<Option<KeyOwner>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, domain_id, decommissioned_ms, created_ms, nsk_hash, nsk_next_hash, nsk_previous_until_ms,
-                    nsk_since_ms, nsk_asked_ms, instance, instance_before, instance_copy, last_seen_ms, hostname,
+        let row = query(
+            "SELECT id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash, nsk_previous_until,
+                    nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at, hostname,
                     machine_id, signing_serial
              FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
         )
@@ -30,25 +30,25 @@ impl Store {
         } else if row.digest_opt("nsk_next_hash")? == Some(hash) {
             Standing::Next
         } else {
-            Standing::Previous(row.at("nsk_previous_until_ms")?)
+            Standing::Previous(row.at("nsk_previous_until")?)
         };
-        let since = match row.at_opt("nsk_since_ms")? {
+        let since = match row.at_opt("nsk_since")? {
             Some(since) => since,
-            None => row.at("created_ms")?,
+            None => row.at("created_at")?,
         };
         Ok(Some(KeyOwner {
             node: row.id("id")?,
             domain: row.id("domain_id")?,
-            decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
+            decommissioned: row.at_opt("decommissioned_at")?.is_some(),
             standing,
             since,
-            asked_at: row.at_opt("nsk_asked_ms")?,
+            asked_at: row.at_opt("nsk_asked_at")?,
             instances: Known {
                 current: row.get("instance")?,
                 before: row.get("instance_before")?,
                 copy: row.get("instance_copy")?,
             },
-            last_seen_at: row.at_opt("last_seen_ms")?,
+            last_seen_at: row.at_opt("last_seen_at")?,
             hostname: row.get("hostname")?,
             machine_id: row.get("machine_id")?,
             signing_serial: row.number("signing_serial")?,
@@ -59,23 +59,23 @@ impl Store {
 impl Tx {
     /// Of an enrolment whose answer was lost: nobody holds any of the keys before.
     pub(crate) async fn replace_nsk(&mut self, node: NodeId, hash: Digest) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "UPDATE node SET nsk_hash = $2, nsk_next_hash = NULL, nsk_previous_hash = NULL,
-                             nsk_previous_until_ms = NULL
+                             nsk_previous_until = NULL
              WHERE id = $1",
         )
         .bind(node.uuid())
         .bind(&hash.as_bytes()[..])
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
 
     pub(crate) async fn ask_for_nsk(&mut self, node: NodeId, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET nsk_asked_ms = $2 WHERE id = $1 AND decommissioned_ms IS NULL")
+        query("UPDATE node SET nsk_asked_at = $2 WHERE id = $1 AND decommissioned_at IS NULL")
             .bind(node.uuid())
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -88,16 +88,16 @@ impl Tx {
         shown: Digest,
         next: Digest,
     ) -> Result<bool, StoreError> {
-        let offered = sqlx::query(
+        let offered = query(
             "UPDATE node SET nsk_next_hash = $3
-             WHERE id = $1 AND nsk_hash = $2 AND decommissioned_ms IS NULL",
+             WHERE id = $1 AND nsk_hash = $2 AND decommissioned_at IS NULL",
         )
         .bind(node.uuid())
         .bind(&shown.as_bytes()[..])
         .bind(&next.as_bytes()[..])
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
-        Ok(offered.rows_affected() == 1)
+        Ok(offered == 1)
     }
 
     /// Makes the key that waits the one that counts. False when it does not wait.
@@ -108,18 +108,18 @@ impl Tx {
         previous_until: Timestamp,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let promoted = sqlx::query(
-            "UPDATE node SET nsk_previous_hash = nsk_hash, nsk_previous_until_ms = $3, nsk_hash = nsk_next_hash,
-                             nsk_next_hash = NULL, nsk_since_ms = $4, nsk_asked_ms = NULL,
-                             warning = NULL, warning_ms = NULL
+        let promoted = query(
+            "UPDATE node SET nsk_previous_hash = nsk_hash, nsk_previous_until = $3, nsk_hash = nsk_next_hash,
+                             nsk_next_hash = NULL, nsk_since = $4, nsk_asked_at = NULL,
+                             warning = NULL, warning_at = NULL
              WHERE id = $1 AND nsk_next_hash = $2",
         )
         .bind(node.uuid())
         .bind(&next.as_bytes()[..])
-        .bind(previous_until.as_millis())
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(previous_until)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
-        Ok(promoted.rows_affected() == 1)
+        Ok(promoted == 1)
     }
 }

@@ -14,10 +14,13 @@ use muster_shared::{
     time::Timestamp,
     wire::{ActionKind, NodeAction, PreviewTarget, Verdict},
 };
-use sqlx::{QueryBuilder, Sqlite};
 use uuid::Uuid;
 
-use super::{ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
+use super::{
+    ROWS_PER_INSERT, Store, StoreError, Tx,
+    rows::Reader,
+    statement::{QueryBuilder, query, query_scalar},
+};
 use crate::gates::{Candidate, Declared};
 
 pub(crate) struct NewNode<'a> {
@@ -71,15 +74,15 @@ pub(crate) struct NodeFilter<'a> {
     pub(crate) limit: Option<u32>,
 }
 
-const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_ms, \
-     node.last_seen_ms, node.clock_skew_ms, node.binary_version, node.nsk_since_ms, node.nsk_asked_ms, \
-     node.warning, node.warning_ms";
+const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_at, \
+     node.last_seen_at, node.clock_skew_ms, node.binary_version, node.nsk_since, node.nsk_asked_at, \
+     node.warning, node.warning_at";
 
 /// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
 const SAID: std::ops::Range<&str> = "node/".."node0";
 
 /// Adds the terms of a selector as conditions on `node.id`, each answered by an index.
-pub(super) fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selector) {
+pub(super) fn push_selector(query: &mut QueryBuilder, selector: &Selector) {
     const HAS: &str = "EXISTS (SELECT 1 FROM node_label l WHERE l.node_id = node.id AND l.key = ";
     for term in selector.terms() {
         let (negated, values): (bool, &[String]) = match &term.test {
@@ -106,7 +109,7 @@ pub(super) fn push_selector(query: &mut QueryBuilder<Sqlite>, selector: &Selecto
     }
 }
 
-fn push_projects(query: &mut QueryBuilder<Sqlite>, projects: &[ProjectId]) {
+fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
     query.push("node.project_id IN (");
     let mut list = query.separated(", ");
     for project in projects {
@@ -118,14 +121,19 @@ fn push_projects(query: &mut QueryBuilder<Sqlite>, projects: &[ProjectId]) {
 impl Store {
     /// What a node says of itself, prefix included.
     pub(crate) async fn labels_said_by(&self, node: NodeId) -> Result<Labels, StoreError> {
-        let said: Vec<(String, String)> =
-            sqlx::query_as("SELECT key, value FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
+        let said =
+            query("SELECT node_id, key, value FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
                 .bind(node.uuid())
                 .bind(SAID.start)
                 .bind(SAID.end)
                 .fetch_all(&self.read)
                 .await?;
-        Ok(said.into_iter().collect())
+        said.iter()
+            .map(|row| {
+                let row = Reader::new(row, "node_label", "node_id");
+                Ok((row.get("key")?, row.get("value")?))
+            })
+            .collect()
     }
 
     /// The nodes a dispatch might address, with what the gates ask of each, in one statement.
@@ -138,7 +146,7 @@ impl Store {
         order: Order,
     ) -> Result<Vec<Candidate>, StoreError> {
         let mut query = QueryBuilder::new(
-            "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_ms,
+            "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_at,
                     action.kind, action.digest AS observed, action.manifest, baseline.digest AS baseline
              FROM node
              LEFT JOIN node_action action ON action.node_id = node.id AND action.name = ",
@@ -195,7 +203,7 @@ impl Store {
                 node: row.id("id")?,
                 domain: row.id("domain_id")?,
                 project: row.id("project_id")?,
-                decommissioned: row.at_opt("decommissioned_ms")?.is_some(),
+                decommissioned: row.at_opt("decommissioned_at")?.is_some(),
                 may_act: false,
                 declared,
                 baseline: row.digest_opt("baseline")?,
@@ -229,7 +237,7 @@ impl Store {
         let mut query = QueryBuilder::new("SELECT ");
         query
             .push(NODE_COLUMNS)
-            .push(" FROM node WHERE node.decommissioned_ms IS NULL AND ");
+            .push(" FROM node WHERE node.decommissioned_at IS NULL AND ");
         push_projects(&mut query, filter.projects);
         if let Some(selector) = filter.selector {
             push_selector(&mut query, selector);
@@ -249,7 +257,7 @@ impl Store {
             .iter()
             .map(|row| {
                 let row = Reader::new(row, "node", "id");
-                let created_at = row.at("created_ms")?;
+                let created_at = row.at("created_at")?;
                 Ok(NodeRecord {
                     id: row.id("id")?,
                     name: row.get("name")?,
@@ -257,11 +265,11 @@ impl Store {
                     project: row.id("project_id")?,
                     hostname: row.get("hostname")?,
                     created_at,
-                    nsk_since: row.at_opt("nsk_since_ms")?.unwrap_or(created_at),
-                    nsk_asked_at: row.at_opt("nsk_asked_ms")?,
+                    nsk_since: row.at_opt("nsk_since")?.unwrap_or(created_at),
+                    nsk_asked_at: row.at_opt("nsk_asked_at")?,
                     warning: row.get("warning")?,
-                    warned_at: row.at_opt("warning_ms")?,
-                    last_seen_at: row.at_opt("last_seen_ms")?,
+                    warned_at: row.at_opt("warning_at")?,
+                    last_seen_at: row.at_opt("last_seen_at")?,
                     clock_skew_ms: row.get("clock_skew_ms")?,
                     binary_version: row.get("binary_version")?,
                     labels: Labels::new(),
@@ -324,7 +332,7 @@ impl Store {
 
     /// Where a node belongs, whoever asks.
     pub(crate) async fn home_of(&self, node: NodeId) -> Result<Option<(DomainId, ProjectId)>, StoreError> {
-        let row = sqlx::query("SELECT id, domain_id, project_id FROM node WHERE id = $1")
+        let row = query("SELECT id, domain_id, project_id FROM node WHERE id = $1")
             .bind(node.uuid())
             .fetch_optional(&self.read)
             .await?;
@@ -335,7 +343,7 @@ impl Store {
 
     /// Every project with its domain.
     pub(crate) async fn all_projects(&self) -> Result<Vec<(DomainId, ProjectId)>, StoreError> {
-        let rows = sqlx::query("SELECT id, domain_id FROM project ORDER BY id")
+        let rows = query("SELECT id, domain_id FROM project ORDER BY id")
             .fetch_all(&self.read)
             .await?;
         rows.iter()
@@ -347,7 +355,7 @@ impl Store {
     }
 }
 
-fn in_nodes(begin: &'static str, nodes: &[NodeId]) -> QueryBuilder<Sqlite> {
+fn in_nodes(begin: &'static str, nodes: &[NodeId]) -> QueryBuilder {
     let mut query = QueryBuilder::new(begin);
     let mut list = query.separated(", ");
     for node in nodes {
@@ -358,9 +366,9 @@ fn in_nodes(begin: &'static str, nodes: &[NodeId]) -> QueryBuilder<Sqlite> {
 
 impl Tx {
     pub(crate) async fn insert_node(&mut self, node: &NewNode<'_>, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash,
-                               bootstrap_token_id, enrollment_id, created_ms)
+                               bootstrap_token_id, enrollment_id, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         )
         .bind(node.id.uuid())
@@ -372,8 +380,8 @@ impl Tx {
         .bind(&node.nsk_hash.as_bytes()[..])
         .bind(node.token.uuid())
         .bind(node.enrollment)
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -384,12 +392,11 @@ impl Tx {
         token: RowId,
         enrollment: Uuid,
     ) -> Result<Option<(NodeId, String)>, StoreError> {
-        let row =
-            sqlx::query("SELECT id, name FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
-                .bind(token.uuid())
-                .bind(enrollment)
-                .fetch_optional(&mut *self.0)
-                .await?;
+        let row = query("SELECT id, name FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
+            .bind(token.uuid())
+            .bind(enrollment)
+            .fetch_optional(&mut self.0)
+            .await?;
         let Some(row) = row else { return Ok(None) };
         let row = Reader::new(&row, "node", "id");
         Ok(Some((row.id("id")?, row.get("name")?)))
@@ -400,13 +407,12 @@ impl Tx {
         project: ProjectId,
         name: &str,
     ) -> Result<bool, StoreError> {
-        let row = sqlx::query(
-            "SELECT 1 FROM node WHERE project_id = $1 AND name = $2 AND decommissioned_ms IS NULL",
-        )
-        .bind(project.uuid())
-        .bind(name)
-        .fetch_optional(&mut *self.0)
-        .await?;
+        let row =
+            query("SELECT 1 FROM node WHERE project_id = $1 AND name = $2 AND decommissioned_at IS NULL")
+                .bind(project.uuid())
+                .bind(name)
+                .fetch_optional(&mut self.0)
+                .await?;
         Ok(row.is_some())
     }
 
@@ -416,44 +422,44 @@ impl Tx {
         domain: DomainId,
         machine_id: &str,
     ) -> Result<Vec<String>, StoreError> {
-        Ok(sqlx::query_scalar(
+        Ok(query_scalar(
             "SELECT name FROM node
-             WHERE domain_id = $1 AND machine_id = $2 AND decommissioned_ms IS NULL ORDER BY id LIMIT 10",
+             WHERE domain_id = $1 AND machine_id = $2 AND decommissioned_at IS NULL ORDER BY id LIMIT 10",
         )
         .bind(domain.uuid())
         .bind(machine_id)
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?)
     }
 
     /// Takes a node out of service for good: its NSK opens nothing any more, its history stays.
     pub(crate) async fn decommission(&mut self, node: NodeId, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET decommissioned_ms = $2 WHERE id = $1 AND decommissioned_ms IS NULL")
+        query("UPDATE node SET decommissioned_at = $2 WHERE id = $1 AND decommissioned_at IS NULL")
             .bind(node.uuid())
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
 
     pub(crate) async fn set_label(&mut self, node: NodeId, key: &str, value: &str) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "INSERT INTO node_label (node_id, key, value) VALUES ($1, $2, $3)
              ON CONFLICT (node_id, key) DO UPDATE SET value = excluded.value",
         )
         .bind(node.uuid())
         .bind(key)
         .bind(value)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
 
     pub(crate) async fn remove_label(&mut self, node: NodeId, key: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM node_label WHERE node_id = $1 AND key = $2")
+        query("DELETE FROM node_label WHERE node_id = $1 AND key = $2")
             .bind(node.uuid())
             .bind(key)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -464,11 +470,11 @@ impl Tx {
         node: NodeId,
         said: &Labels,
     ) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
+        query("DELETE FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
             .bind(node.uuid())
             .bind(SAID.start)
             .bind(SAID.end)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         for (key, value) in said {
             self.set_label(node, key, value).await?;
@@ -477,9 +483,9 @@ impl Tx {
     }
 
     pub(crate) async fn count_labels(&mut self, node: NodeId) -> Result<usize, StoreError> {
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM node_label WHERE node_id = $1")
+        let count: i64 = query_scalar("SELECT count(*) FROM node_label WHERE node_id = $1")
             .bind(node.uuid())
-            .fetch_one(&mut *self.0)
+            .fetch_one(&mut self.0)
             .await?;
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
@@ -492,16 +498,16 @@ impl Tx {
         skew_ms: Option<i64>,
         binary_version: Option<&str>,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE node SET last_seen_ms = $2, clock_skew_ms = coalesce($3, clock_skew_ms),
+        query(
+            "UPDATE node SET last_seen_at = $2, clock_skew_ms = coalesce($3, clock_skew_ms),
                              binary_version = coalesce($4, binary_version)
              WHERE id = $1",
         )
         .bind(node.uuid())
-        .bind(seen.as_millis())
+        .bind(seen)
         .bind(skew_ms)
         .bind(binary_version)
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }

@@ -5,12 +5,12 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
 };
-use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
 use super::{
     CorruptRow, ExecutionHeader, Store, StoreError, Tx,
     executions::HEADER_COLUMNS,
-    rows::{Reader, nodes_of},
+    rows::{Reader, Row, nodes_of},
+    statement::{QueryBuilder, query},
 };
 use crate::rollout::Deadlines;
 
@@ -43,14 +43,14 @@ pub(crate) enum Owed {
 }
 
 /// The columns of a target that its request needs.
-const TARGET_COLUMNS: &str = "t.deliver_by_ms, t.expires_ms AS target_expires_ms, ";
+const TARGET_COLUMNS: &str = "t.deliver_by, t.expires_at AS target_expires_at, ";
 
-fn owed_action(row: &SqliteRow) -> Result<Owed, CorruptRow> {
+fn owed_action(row: &Row) -> Result<Owed, CorruptRow> {
     let execution = Box::new(ExecutionHeader::read(row)?);
     let target = Reader::new(row, "action_execution_target", "id");
     let deadlines = Deadlines {
-        deliver_by: target.at("deliver_by_ms")?,
-        expires_at: target.at("target_expires_ms")?,
+        deliver_by: target.at("deliver_by")?,
+        expires_at: target.at("target_expires_at")?,
     };
     let hook_digest = Reader::new(row, "hook_baseline", "id").digest_opt("baseline")?;
     Ok(Owed::Action {
@@ -60,19 +60,19 @@ fn owed_action(row: &SqliteRow) -> Result<Owed, CorruptRow> {
     })
 }
 
-fn owed_baseline(row: &SqliteRow) -> Result<Owed, CorruptRow> {
+fn owed_baseline(row: &Row) -> Result<Owed, CorruptRow> {
     let row = Reader::new(row, "hook_baseline", "node_id");
     Ok(Owed::Baseline {
         hook: row.parsed("hook")?,
         digest: row.digest("digest")?,
-        approved_at: row.at("approved_ms")?,
+        approved_at: row.at("approved_at")?,
     })
 }
 
 impl Store {
     /// Every invocation of a node that is released, pending and not expired, oldest first.
     pub(crate) async fn owed_to(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+        let mut query = QueryBuilder::new("SELECT ");
         query
             .push(TARGET_COLUMNS)
             .push(HEADER_COLUMNS)
@@ -80,21 +80,21 @@ impl Store {
                 ", b.digest AS baseline FROM action_execution_target t
                  JOIN action_execution e ON e.id = t.execution_id
                  LEFT JOIN hook_baseline b ON b.node_id = t.node_id AND b.hook = e.action_name AND e.action_kind = 'hook'
-                 WHERE t.status = 'pending' AND t.released_ms IS NOT NULL AND t.node_id = ",
+                 WHERE t.status = 'pending' AND t.released_at IS NOT NULL AND t.node_id = ",
             )
             .push_bind(node.uuid())
-            .push(" AND t.deliver_by_ms > ")
-            .push_bind(now.as_millis())
-            .push(" ORDER BY t.released_ms, e.created_ms, e.id");
+            .push(" AND t.deliver_by > ")
+            .push_bind(now)
+            .push(" ORDER BY t.released_at, e.created_at, e.id");
         let rows = query.build().fetch_all(&self.read).await?;
         Ok(rows.iter().map(owed_action).collect::<Result<_, _>>()?)
     }
 
     /// Every baseline of a node that an operator approved.
     pub(crate) async fn approved_baselines(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT node_id, hook, digest, approved_ms FROM hook_baseline
-             WHERE node_id = $1 AND approved_ms IS NOT NULL ORDER BY hook",
+        let rows = query(
+            "SELECT node_id, hook, digest, approved_at FROM hook_baseline
+             WHERE node_id = $1 AND approved_at IS NOT NULL ORDER BY hook",
         )
         .bind(node.uuid())
         .fetch_all(&self.read)
@@ -109,9 +109,9 @@ impl Store {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<OutboxRow>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = QueryBuilder::new(
             "SELECT o.id AS outbox_id, o.event_type, o.node_id, t.status,
-                    b.hook, b.digest, b.approved_ms, b.digest AS baseline, ",
+                    b.hook, b.digest, b.approved_at, b.digest AS baseline, ",
         );
         query
             .push(TARGET_COLUMNS)
@@ -166,14 +166,14 @@ impl Store {
         after: NodeId,
         limit: u32,
     ) -> Result<Vec<NodeId>, StoreError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT DISTINCT t.node_id FROM action_execution_target t
-             WHERE t.status = 'pending' AND t.released_ms IS NOT NULL AND t.released_ms <= $1
-               AND t.deliver_by_ms > $2 AND t.node_id > $3
+             WHERE t.status = 'pending' AND t.released_at IS NOT NULL AND t.released_at <= $1
+               AND t.deliver_by > $2 AND t.node_id > $3
              ORDER BY t.node_id LIMIT $4",
         )
-        .bind(since.as_millis())
-        .bind(now.as_millis())
+        .bind(since)
+        .bind(now)
         .bind(after.uuid())
         .bind(i64::from(limit))
         .fetch_all(&self.read)
@@ -189,23 +189,23 @@ impl Tx {
         hook: &ActionName,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO outbox (event_type, node_id, hook, created_ms) VALUES ('hook_baseline_updated', $1, $2, $3)",
+        query(
+            "INSERT INTO outbox (event_type, node_id, hook, created_at) VALUES ('hook_baseline_updated', $1, $2, $3)",
         )
         .bind(node.uuid())
         .bind(hook.as_str())
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
 
     /// Removes rows that were handed to their streams, or need not be.
     pub(crate) async fn drain_outbox(&mut self, up_to: i64) -> Result<u64, StoreError> {
-        let gone = sqlx::query("DELETE FROM outbox WHERE id <= $1")
+        let gone = query("DELETE FROM outbox WHERE id <= $1")
             .bind(up_to)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
-        Ok(gone.rows_affected())
+        Ok(gone)
     }
 }

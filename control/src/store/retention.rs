@@ -8,9 +8,13 @@ use muster_shared::{
     time::Timestamp,
     wire::{OutputRef, output_key},
 };
-use sqlx::{QueryBuilder, Row as _, Sqlite};
 
-use super::{CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx, rows::Reader};
+use super::{
+    CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
+    engine::Pool,
+    rows::Reader,
+    statement::{QueryBuilder, query, query_scalar},
+};
 
 /// How many executions are looked at for one batch.
 const CANDIDATES_MAX: i64 = 500;
@@ -40,22 +44,18 @@ impl<'a> Settled<'a> {
         }
     }
 
-    fn push_onto(&self, query: &mut QueryBuilder<Sqlite>) {
+    fn push_onto(&self, query: &mut QueryBuilder) {
         query
             .push(" FROM action_execution e WHERE e.terminal_status IS NOT NULL AND e.domain_id = ")
             .push_bind(self.domain.uuid());
         query
             .push(" AND e.action_name = ")
             .push_bind(self.action.as_str().to_owned());
+        query.push(" AND e.updated_at <= ").push_bind(self.before);
+        query.push(" AND e.expires_at <= ").push_bind(self.now);
         query
-            .push(" AND e.updated_ms <= ")
-            .push_bind(self.before.as_millis());
-        query
-            .push(" AND e.expires_ms <= ")
-            .push_bind(self.now.as_millis());
-        query
-            .push(" AND NOT EXISTS (SELECT 1 FROM idempotency_key k WHERE k.execution_id = e.id AND k.expires_ms > ")
-            .push_bind(self.now.as_millis())
+            .push(" AND NOT EXISTS (SELECT 1 FROM idempotency_key k WHERE k.execution_id = e.id AND k.expires_at > ")
+            .push_bind(self.now)
             .push(")");
     }
 }
@@ -66,7 +66,7 @@ impl Store {
         let mut names: Vec<ActionName> = Vec::new();
         loop {
             let after = names.last().map_or("", ActionName::as_str);
-            let row = sqlx::query(
+            let row = query(
                 "SELECT action_name FROM action_execution
                  WHERE terminal_status IS NOT NULL AND domain_id = $1 AND action_name > $2
                  ORDER BY action_name LIMIT 1",
@@ -82,10 +82,10 @@ impl Store {
 
     /// Some of them, the longest ago first.
     pub(crate) async fn settled(&self, settled: &Settled<'_>) -> Result<Vec<ExecutionId>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT e.id");
+        let mut query = QueryBuilder::new("SELECT e.id");
         settled.push_onto(&mut query);
         query
-            .push(" ORDER BY e.updated_ms LIMIT ")
+            .push(" ORDER BY e.updated_at LIMIT ")
             .push_bind(CANDIDATES_MAX);
         let rows = query.build().fetch_all(&self.read).await?;
         Ok(rows
@@ -96,8 +96,8 @@ impl Store {
 
     /// How many targets an execution has; past `max` nobody counts on.
     pub(crate) async fn count_targets(&self, execution: ExecutionId, max: u64) -> Result<u64, StoreError> {
-        let count: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM (SELECT 1 FROM action_execution_target WHERE execution_id = $1 LIMIT $2) AS some",
+        let count: i64 = query_scalar(
+            "SELECT count(*) FROM (SELECT 1 FROM action_execution_target WHERE execution_id = $1 LIMIT $2) AS counted",
         )
         .bind(execution.uuid())
         .bind(i64::try_from(max).unwrap_or(i64::MAX))
@@ -108,22 +108,21 @@ impl Store {
 
     /// When the oldest execution of a domain was dispatched that is still here.
     pub(crate) async fn oldest_execution(&self, domain: DomainId) -> Result<Option<Timestamp>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, created_ms FROM action_execution WHERE domain_id = $1 ORDER BY id LIMIT 1",
-        )
-        .bind(domain.uuid())
-        .fetch_optional(&self.read)
-        .await?;
+        let row =
+            query("SELECT id, created_at FROM action_execution WHERE domain_id = $1 ORDER BY id LIMIT 1")
+                .bind(domain.uuid())
+                .fetch_optional(&self.read)
+                .await?;
         Ok(row
-            .map(|row| Reader::new(&row, "action_execution", "id").at("created_ms"))
+            .map(|row| Reader::new(&row, "action_execution", "id").at("created_at"))
             .transpose()?)
     }
 
     /// How many of them there are, and with how many invocations.
     pub(crate) async fn count_settled(&self, settled: &Settled<'_>) -> Result<(u64, u64), StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT count(*) AS executions, coalesce(sum((SELECT count(*) FROM action_execution_target t
-                    WHERE t.execution_id = e.id)), 0) AS invocations",
+        let mut query = QueryBuilder::new(
+            "SELECT count(*) AS executions, CAST(coalesce(sum((SELECT count(*) FROM action_execution_target t
+                    WHERE t.execution_id = e.id)), 0) AS bigint) AS invocations",
         );
         settled.push_onto(&mut query);
         let row = query.build().fetch_one(&self.read).await?;
@@ -137,12 +136,12 @@ impl Store {
         domain: DomainId,
         before: Timestamp,
     ) -> Result<u64, StoreError> {
-        let row = sqlx::query(
+        let row = query(
             "SELECT count(*) AS old FROM audit WHERE domain_id = $1 AND seq <
-                 coalesce((SELECT seq FROM audit WHERE domain_id = $1 AND at_ms > $2 ORDER BY seq LIMIT 1), $3)",
+                 coalesce((SELECT seq FROM audit WHERE domain_id = $1 AND at > $2 ORDER BY seq LIMIT 1), $3)",
         )
         .bind(domain.uuid())
-        .bind(before.as_millis())
+        .bind(before)
         .bind(i64::MAX)
         .fetch_one(&self.read)
         .await?;
@@ -157,13 +156,13 @@ impl Store {
         after: &str,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        Ok(sqlx::query_scalar(
-            "SELECT object_key FROM output_garbage WHERE bucket = $1 AND object_key > $2 AND since_ms <= $3
+        Ok(query_scalar(
+            "SELECT object_key FROM output_garbage WHERE bucket = $1 AND object_key > $2 AND since <= $3
              ORDER BY object_key LIMIT $4",
         )
         .bind(bucket)
         .bind(after)
-        .bind(now.as_millis())
+        .bind(now)
         .bind(i64::from(limit))
         .fetch_all(&self.read)
         .await?)
@@ -173,21 +172,19 @@ impl Store {
     /// that keeps them, and uses them again. SQLite alone: another database does this by itself.
     pub(crate) async fn give_back_pages(&self) -> Result<bool, StoreError> {
         const INCREMENTAL: i64 = 2;
-        let mut writer = self.write.acquire().await?;
-        let mode: i64 = sqlx::query("PRAGMA auto_vacuum")
-            .fetch_one(&mut *writer)
-            .await?
-            .try_get(0)?;
-        let free: i64 = sqlx::query("PRAGMA freelist_count")
-            .fetch_one(&mut *writer)
-            .await?
-            .try_get(0)?;
+        match &self.write {
+            Pool::Sqlite(_) => {}
+            Pool::Postgres(_) => return Ok(false),
+        }
+        let mode: i64 = query_scalar("PRAGMA auto_vacuum").fetch_one(&self.write).await?;
+        let free: i64 = query_scalar("PRAGMA freelist_count")
+            .fetch_one(&self.write)
+            .await?;
         if mode != INCREMENTAL || free == 0 {
             return Ok(false);
         }
-        QueryBuilder::<Sqlite>::new(format!("PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
-            .build()
-            .fetch_all(&mut *writer)
+        let _ = query(&format!("PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
+            .fetch_all(&self.write)
             .await?;
         Ok(true)
     }
@@ -202,17 +199,17 @@ impl Tx {
         bucket: &str,
         now: Timestamp,
     ) -> Result<(u64, u64), StoreError> {
-        let mut count = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM action_execution_target WHERE ");
+        let mut count = QueryBuilder::new("SELECT count(*) FROM action_execution_target WHERE ");
         push_ids(&mut count, "execution_id", executions);
-        let invocations: i64 = count.build_query_scalar().fetch_one(&mut *self.0).await?;
+        let invocations: i64 = count.build_scalar().fetch_one(&mut self.0).await?;
         // Whoever was given a URL may have uploaded, whatever was reported since. Inline output is not read for that.
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT execution_id, node_id, upload_until_ms,
-                    CASE WHEN length(output_ref) <= 2048 THEN output_ref END AS output_ref
-             FROM action_execution_target WHERE upload_until_ms IS NOT NULL AND ",
+        let mut query = QueryBuilder::new(
+            "SELECT execution_id, node_id, upload_until,
+                    CASE WHEN length(CAST(output_ref AS text)) <= 2048 THEN output_ref END AS output_ref
+             FROM action_execution_target WHERE upload_until IS NOT NULL AND ",
         );
         push_ids(&mut query, "execution_id", executions);
-        let rows = query.build().fetch_all(&mut *self.0).await?;
+        let rows = query.build().fetch_all(&mut self.0).await?;
         let mut garbage = Vec::new();
         for row in &rows {
             let row = Reader::new(row, "action_execution_target", "execution_id");
@@ -221,28 +218,27 @@ impl Tx {
                 Some(OutputRef::ObjectStore { bucket, .. }) => bucket,
                 Some(OutputRef::Inline { .. }) | None => bucket.to_owned(),
             };
-            let last_upload = row.at("upload_until_ms")?.plus(UPLOAD_TAKES_MAX);
+            let last_upload = row.at("upload_until")?.plus(UPLOAD_TAKES_MAX);
             garbage.push((output_key(execution, node), bucket, now.max(last_upload)));
         }
         for chunk in garbage.chunks(ROWS_PER_INSERT) {
-            QueryBuilder::<Sqlite>::new("INSERT INTO output_garbage (object_key, bucket, since_ms) ")
-                .push_values(chunk, |mut columns, (key, bucket, since)| {
+            QueryBuilder::new("INSERT INTO output_garbage (object_key, bucket, since) ")
+                .push_values(chunk, |columns, (key, bucket, since)| {
                     columns
                         .push_bind(key.clone())
                         .push_bind(bucket.clone())
-                        .push_bind(since.as_millis());
+                        .push_bind(*since);
                 })
                 .push(" ON CONFLICT (bucket, object_key) DO NOTHING")
                 .build()
-                .execute(&mut *self.0)
+                .execute(&mut self.0)
                 .await?;
         }
-        let mut delete = QueryBuilder::<Sqlite>::new(
-            "DELETE FROM action_execution WHERE terminal_status IS NOT NULL AND ",
-        );
+        let mut delete =
+            QueryBuilder::new("DELETE FROM action_execution WHERE terminal_status IS NOT NULL AND ");
         push_ids(&mut delete, "id", executions);
-        let gone = delete.build().execute(&mut *self.0).await?;
-        Ok((gone.rows_affected(), u64::try_from(invocations).unwrap_or(0)))
+        let gone = delete.build().execute(&mut self.0).await?;
+        Ok((gone, u64::try_from(invocations).unwrap_or(0)))
     }
 
     /// Removes rows from the beginning of a chain that were written by then, and keeps the last of them as the anchor of
@@ -253,17 +249,16 @@ impl Tx {
         before: Timestamp,
         limit: u32,
     ) -> Result<Option<(u64, Anchor)>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT domain_id, seq, hash, at_ms FROM audit WHERE domain_id = $1 ORDER BY seq LIMIT $2",
-        )
-        .bind(domain.uuid())
-        .bind(i64::from(limit))
-        .fetch_all(&mut *self.0)
-        .await?;
+        let rows =
+            query("SELECT domain_id, seq, hash, at FROM audit WHERE domain_id = $1 ORDER BY seq LIMIT $2")
+                .bind(domain.uuid())
+                .bind(i64::from(limit))
+                .fetch_all(&mut self.0)
+                .await?;
         let mut old: Option<(u64, Anchor)> = None;
         for row in &rows {
             let row = Reader::new(row, "audit", "domain_id");
-            if row.at("at_ms")? > before {
+            if row.at("at")? > before {
                 break;
             }
             let anchor = Anchor {
@@ -274,19 +269,19 @@ impl Tx {
         }
         let Some((_, last)) = old else { return Ok(None) };
         let seq = i64::try_from(last.seq).unwrap_or(i64::MAX);
-        sqlx::query("DELETE FROM audit WHERE domain_id = $1 AND seq <= $2")
+        query("DELETE FROM audit WHERE domain_id = $1 AND seq <= $2")
             .bind(domain.uuid())
             .bind(seq)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
-        sqlx::query(
+        query(
             "INSERT INTO audit_pruned (domain_id, seq, hash) VALUES ($1, $2, $3)
              ON CONFLICT (domain_id) DO UPDATE SET seq = excluded.seq, hash = excluded.hash",
         )
         .bind(domain.uuid())
         .bind(seq)
         .bind(&last.hash.as_bytes()[..])
-        .execute(&mut *self.0)
+        .execute(&mut self.0)
         .await?;
         Ok(old)
     }
@@ -295,18 +290,18 @@ impl Tx {
         if keys.is_empty() {
             return Ok(());
         }
-        let mut query = QueryBuilder::<Sqlite>::new("DELETE FROM output_garbage WHERE bucket = ");
+        let mut query = QueryBuilder::new("DELETE FROM output_garbage WHERE bucket = ");
         query.push_bind(bucket.to_owned()).push(" AND object_key IN (");
         let mut list = query.separated(", ");
         for key in keys {
             list.push_bind(key.clone());
         }
-        query.push(")").build().execute(&mut *self.0).await?;
+        query.push(")").build().execute(&mut self.0).await?;
         Ok(())
     }
 }
 
-fn push_ids(query: &mut QueryBuilder<Sqlite>, column: &str, executions: &[ExecutionId]) {
+fn push_ids(query: &mut QueryBuilder, column: &str, executions: &[ExecutionId]) {
     query.push(column).push(" IN (");
     let mut list = query.separated(", ");
     for id in executions {

@@ -7,13 +7,14 @@ use muster_shared::{
     time::Timestamp,
     wire::{Rollout, RolloutPlan},
 };
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     CorruptRow, Store, StoreError, Tx,
     cancel::{cancelled, events_of_cancelled},
+    engine::Transaction,
     executions::Ended,
-    rows::{Reader, nodes_of, to_json},
+    rows::{Reader, Row, nodes_of, to_json},
+    statement::{QueryBuilder, query},
 };
 use crate::rollout::{Deadlines, Standing, state_of, wave_of};
 
@@ -29,16 +30,16 @@ pub(crate) struct Rolling {
 }
 
 /// The first held place is one step in an index; everything else is counted already.
-const ROLLING: &str = "SELECT r.execution_id, r.plan, r.released_up_to, r.paused_ms, r.paused_by, r.stopped, r.ends_ms,
+const ROLLING: &str = "SELECT r.execution_id, r.plan, r.released_up_to, r.paused_at, r.paused_by, r.stopped, r.ends_at,
         e.domain_id, e.timeout_seconds, e.deliver_within_seconds, e.live_targets, e.held_targets, e.failed_targets,
         (SELECT min(t.rollout_position) FROM action_execution_target t
-         WHERE t.execution_id = r.execution_id AND t.status = 'pending' AND t.released_ms IS NULL) AS next_held
+         WHERE t.execution_id = r.execution_id AND t.status = 'pending' AND t.released_at IS NULL) AS next_held
      FROM action_execution e JOIN action_execution_rollout r ON r.execution_id = e.id WHERE ";
 
 /// What is held, and nothing else.
-const HELD: &str = " AND status = 'pending' AND released_ms IS NULL";
+const HELD: &str = " AND status = 'pending' AND released_at IS NULL";
 
-fn rolling(row: &SqliteRow) -> Result<Rolling, CorruptRow> {
+fn rolling(row: &Row) -> Result<Rolling, CorruptRow> {
     let row = Reader::new(row, "action_execution_rollout", "execution_id");
     let (live, held): (u32, u32) = (row.number("live_targets")?, row.number("held_targets")?);
     Ok(Rolling {
@@ -53,14 +54,14 @@ fn rolling(row: &SqliteRow) -> Result<Rolling, CorruptRow> {
             next_held: row.number_opt("next_held")?,
             in_flight: live.saturating_sub(held),
             failed: row.number("failed_targets")?,
-            paused: row.at_opt("paused_ms")?.is_some(),
-            ends_at: row.at("ends_ms")?,
+            paused: row.at_opt("paused_at")?.is_some(),
+            ends_at: row.at("ends_at")?,
         },
     })
 }
 
 /// The published shape.
-fn shown(row: &SqliteRow) -> Result<Rollout, CorruptRow> {
+fn shown(row: &Row) -> Result<Rollout, CorruptRow> {
     let Rolling { held, standing, .. } = rolling(row)?;
     let row = Reader::new(row, "action_execution_rollout", "execution_id");
     let reason: Option<String> = row.get("stopped")?;
@@ -73,7 +74,7 @@ fn shown(row: &SqliteRow) -> Result<Rollout, CorruptRow> {
         held,
         in_flight: standing.in_flight.into(),
         failed: standing.failed.into(),
-        paused_at: row.at_opt("paused_ms")?,
+        paused_at: row.at_opt("paused_at")?,
         paused_by: row.get("paused_by")?,
         ends_at: standing.ends_at,
     })
@@ -86,22 +87,22 @@ impl Tx {
         plan: &RolloutPlan,
         ends_at: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO action_execution_rollout (execution_id, plan, ends_ms) VALUES ($1, $2, $3)")
+        query("INSERT INTO action_execution_rollout (execution_id, plan, ends_at) VALUES ($1, $2, $3)")
             .bind(execution.uuid())
             .bind(to_json(plan))
-            .bind(ends_at.as_millis())
-            .execute(&mut *self.0)
+            .bind(ends_at)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
 
     /// How the rollout of an execution stands; `None` when it has none.
     pub(crate) async fn rolling(&mut self, execution: ExecutionId) -> Result<Option<Rolling>, StoreError> {
-        let row = QueryBuilder::<Sqlite>::new(ROLLING)
+        let row = QueryBuilder::new(ROLLING)
             .push("r.execution_id = ")
             .push_bind(execution.uuid())
             .build()
-            .fetch_optional(&mut *self.0)
+            .fetch_optional(&mut self.0)
             .await?;
         Ok(row.map(|row| rolling(&row)).transpose()?)
     }
@@ -115,7 +116,7 @@ impl Tx {
         deadlines: Deadlines,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        let mut last = QueryBuilder::<Sqlite>::new(
+        let mut last = QueryBuilder::new(
             "SELECT max(place) FROM (SELECT rollout_position AS place FROM action_execution_target
              WHERE execution_id = ",
         );
@@ -124,14 +125,14 @@ impl Tx {
         last.push(" ORDER BY rollout_position LIMIT ")
             .push_bind(i64::from(at_most))
             .push(") AS first_held");
-        let last: Option<i64> = last.build_query_scalar().fetch_one(&mut *self.0).await?;
+        let last: Option<i64> = last.build_scalar().fetch_one(&mut self.0).await?;
         let Some(last) = last else { return Ok(0) };
 
-        let mut outbox = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO outbox (event_type, node_id, execution_id, created_ms)
+        let mut outbox = QueryBuilder::new(
+            "INSERT INTO outbox (event_type, node_id, execution_id, created_at)
              SELECT 'action_request', node_id, execution_id, ",
         );
-        outbox.push_bind(now.as_millis());
+        outbox.push_bind(now);
         outbox
             .push(" FROM action_execution_target WHERE execution_id = ")
             .push_bind(execution.uuid());
@@ -140,23 +141,19 @@ impl Tx {
             .push(" AND rollout_position <= ")
             .push_bind(last);
         outbox.push(" ORDER BY rollout_position");
-        outbox.build().execute(&mut *self.0).await?;
+        outbox.build().execute(&mut self.0).await?;
 
-        let mut update = QueryBuilder::<Sqlite>::new("UPDATE action_execution_target SET released_ms = ");
-        update.push_bind(now.as_millis());
-        update.push(", updated_ms = ").push_bind(now.as_millis());
-        update
-            .push(", deliver_by_ms = ")
-            .push_bind(deadlines.deliver_by.as_millis());
-        update
-            .push(", expires_ms = ")
-            .push_bind(deadlines.expires_at.as_millis());
+        let mut update = QueryBuilder::new("UPDATE action_execution_target SET released_at = ");
+        update.push_bind(now);
+        update.push(", updated_at = ").push_bind(now);
+        update.push(", deliver_by = ").push_bind(deadlines.deliver_by);
+        update.push(", expires_at = ").push_bind(deadlines.expires_at);
         update.push(" WHERE execution_id = ").push_bind(execution.uuid());
         update
             .push(HELD)
             .push(" AND rollout_position <= ")
             .push_bind(last);
-        let released = update.build().execute(&mut *self.0).await?.rows_affected();
+        let released = update.build().execute(&mut self.0).await?;
         self.count_released(execution, (released, last), deadlines, now)
             .await?;
         Ok(released)
@@ -169,33 +166,33 @@ impl Tx {
         deadlines: Deadlines,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE action_execution SET held_targets = held_targets - $2, updated_ms = $3,
-                 expires_ms = CASE WHEN expires_ms > $4 THEN expires_ms ELSE $4 END,
-                 due_ms = CASE WHEN due_ms < $5 THEN due_ms ELSE $5 END
+        query(
+            "UPDATE action_execution SET held_targets = held_targets - $2, updated_at = $3,
+                 expires_at = CASE WHEN expires_at > $4 THEN expires_at ELSE $4 END,
+                 due_at = CASE WHEN due_at < $5 THEN due_at ELSE $5 END
              WHERE id = $1",
         )
         .bind(execution.uuid())
         .bind(i64::try_from(released).unwrap_or(i64::MAX))
-        .bind(now.as_millis())
-        .bind(deadlines.expires_at.as_millis())
-        .bind(deadlines.deliver_by.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .bind(deadlines.expires_at)
+        .bind(deadlines.deliver_by)
+        .execute(&mut self.0)
         .await?;
-        sqlx::query("UPDATE action_execution_rollout SET released_up_to = $2 WHERE execution_id = $1")
+        query("UPDATE action_execution_rollout SET released_up_to = $2 WHERE execution_id = $1")
             .bind(execution.uuid())
             .bind(last)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
 
     /// Notes why nothing is released any more.
     pub(crate) async fn note_stopped(&mut self, execution: ExecutionId, why: &str) -> Result<(), StoreError> {
-        sqlx::query("UPDATE action_execution_rollout SET stopped = $2 WHERE execution_id = $1")
+        query("UPDATE action_execution_rollout SET stopped = $2 WHERE execution_id = $1")
             .bind(execution.uuid())
             .bind(why)
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -209,11 +206,11 @@ impl Tx {
     ) -> Result<(u64, bool), StoreError> {
         let mut events = events_of_cancelled(execution, why, now);
         events.push(HELD).push(" ORDER BY rollout_position");
-        events.build().execute(&mut *self.0).await?;
+        events.build().execute(&mut self.0).await?;
 
         let mut update = cancelled(execution, why, now);
         update.push(HELD);
-        let ended = update.build().execute(&mut *self.0).await?.rows_affected();
+        let ended = update.build().execute(&mut self.0).await?;
         let count = Ended {
             targets: ended,
             failed: 0,
@@ -230,26 +227,23 @@ impl Tx {
         by: Option<&str>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE action_execution_rollout SET paused_ms = $2, paused_by = $3 WHERE execution_id = $1",
-        )
-        .bind(execution.uuid())
-        .bind(by.map(|_| now.as_millis()))
-        .bind(by)
-        .execute(&mut *self.0)
-        .await?;
+        query("UPDATE action_execution_rollout SET paused_at = $2, paused_by = $3 WHERE execution_id = $1")
+            .bind(execution.uuid())
+            .bind(by.map(|_| now))
+            .bind(by)
+            .execute(&mut self.0)
+            .await?;
         Ok(())
     }
 
     /// The nodes whose targets are held.
     pub(crate) async fn held_nodes(&mut self, execution: ExecutionId) -> Result<Vec<NodeId>, StoreError> {
-        let rows =
-            QueryBuilder::<Sqlite>::new("SELECT node_id FROM action_execution_target WHERE execution_id = ")
-                .push_bind(execution.uuid())
-                .push(HELD)
-                .build()
-                .fetch_all(&mut *self.0)
-                .await?;
+        let rows = QueryBuilder::new("SELECT node_id FROM action_execution_target WHERE execution_id = ")
+            .push_bind(execution.uuid())
+            .push(HELD)
+            .build()
+            .fetch_all(&mut self.0)
+            .await?;
         Ok(nodes_of(&rows)?)
     }
 }
@@ -258,7 +252,7 @@ impl Store {
     /// Every rollout that holds something, with what its next step is decided by. One that cannot be read is an error of
     /// its own.
     pub(crate) async fn all_rolling(&self) -> Result<Vec<Result<Rolling, CorruptRow>>, StoreError> {
-        let rows = QueryBuilder::<Sqlite>::new(ROLLING)
+        let rows = QueryBuilder::new(ROLLING)
             .push("e.held_targets > 0 ORDER BY e.id")
             .build()
             .fetch_all(&self.read)
@@ -271,12 +265,12 @@ impl Store {
         &self,
         executions: impl IntoIterator<Item = ExecutionId>,
     ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
-        let mut connection = self.read.acquire().await?;
-        Self::rollouts_from(&mut connection, executions).await
+        let mut snapshot = self.read.snapshot().await?;
+        Self::rollouts_from(&mut snapshot, executions).await
     }
 
     pub(super) async fn rollouts_from(
-        connection: &mut SqliteConnection,
+        connection: &mut Transaction,
         executions: impl IntoIterator<Item = ExecutionId>,
     ) -> Result<HashMap<ExecutionId, Rollout>, StoreError> {
         let mut executions = executions.into_iter().peekable();
@@ -284,7 +278,7 @@ impl Store {
         if executions.peek().is_none() {
             return Ok(HashMap::new());
         }
-        let mut query = QueryBuilder::<Sqlite>::new(ROLLING);
+        let mut query = QueryBuilder::new(ROLLING);
         query.push("r.execution_id IN (");
         let mut list = query.separated(", ");
         for id in executions {

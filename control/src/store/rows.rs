@@ -6,8 +6,106 @@ use muster_shared::{
     ids::{Digest, NodeId},
     time::Timestamp,
 };
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{
+    Decode, Encode, Postgres, Row as _, Sqlite, Type,
+    encode::IsNull,
+    error::BoxDynError,
+    postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, types::Oid},
+    sqlite::{SqliteRow, SqliteTypeInfo, SqliteValueRef},
+};
 use uuid::Uuid;
+
+use super::statement::Json;
+use sqlx::types::Json as Stored;
+
+/// A row of either database.
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+/// What both databases can give.
+pub(super) trait Column<'r>:
+    Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>
+{
+}
+
+impl<'r, T> Column<'r> for T where T: Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>
+{}
+
+impl Row {
+    pub(super) fn try_get<'r, T: Column<'r>>(&'r self, column: &str) -> Result<T, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(column),
+            Self::Postgres(row) => row.try_get(column),
+        }
+    }
+
+    /// The first column, of a statement that asks for one.
+    pub(super) fn only<'r, T: Column<'r>>(&'r self) -> Result<T, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(0),
+            Self::Postgres(row) => row.try_get(0),
+        }
+    }
+}
+
+/// An instant as it is stored: `timestamptz` in PostgreSQL, milliseconds since the epoch in SQLite.
+pub(super) struct At(pub(super) Timestamp);
+
+/// Where PostgreSQL begins to count: 2000-01-01, in milliseconds since the epoch.
+const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
+
+impl Type<Postgres> for At {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1184))
+    }
+}
+
+impl PgHasArrayType for At {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1185))
+    }
+}
+
+impl Encode<'_, Postgres> for At {
+    fn encode_by_ref(&self, buf: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let since = self.0.as_millis().saturating_sub(POSTGRES_EPOCH_MS);
+        // The last instant it knows is in the year 294276; past it is as good as never.
+        let micros = since.saturating_mul(1000);
+        buf.extend_from_slice(&micros.clamp(MICROS_MIN, MICROS_MAX).to_be_bytes());
+        Ok(IsNull::No)
+    }
+}
+
+const MICROS_MAX: i64 = 9_223_371_331_199_999_999;
+const MICROS_MIN: i64 = -211_813_488_000_000_000;
+
+impl Decode<'_, Postgres> for At {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        let micros = i64::from_be_bytes(value.as_bytes()?.try_into()?);
+        let since = micros.div_euclid(1000);
+        Ok(Self(Timestamp::from_millis(
+            since.saturating_add(POSTGRES_EPOCH_MS),
+        )))
+    }
+}
+
+impl Type<Sqlite> for At {
+    fn type_info() -> SqliteTypeInfo {
+        <i64 as Type<Sqlite>>::type_info()
+    }
+
+    fn compatible(ty: &SqliteTypeInfo) -> bool {
+        <i64 as Type<Sqlite>>::compatible(ty)
+    }
+}
+
+impl<'r> Decode<'r, Sqlite> for At {
+    fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
+        <i64 as Decode<'r, Sqlite>>::decode(value).map(|ms| Self(Timestamp::from_millis(ms)))
+    }
+}
 
 /// A stored value that no release of Muster wrote.
 #[derive(Debug, thiserror::Error)]
@@ -21,13 +119,13 @@ pub(crate) struct CorruptRow {
 
 /// Reads the columns of one row, and says of a bad one where it stands.
 pub(super) struct Reader<'r> {
-    row: &'r SqliteRow,
+    row: &'r Row,
     table: &'static str,
     key: &'static str,
 }
 
 /// The nodes that targets are on.
-pub(super) fn nodes_of(targets: &[SqliteRow]) -> Result<Vec<NodeId>, CorruptRow> {
+pub(super) fn nodes_of(targets: &[Row]) -> Result<Vec<NodeId>, CorruptRow> {
     targets
         .iter()
         .map(|row| Reader::new(row, "action_execution_target", "node_id").id("node_id"))
@@ -36,14 +134,14 @@ pub(super) fn nodes_of(targets: &[SqliteRow]) -> Result<Vec<NodeId>, CorruptRow>
 
 impl<'r> Reader<'r> {
     /// `key` is the column that names the row in an error.
-    pub(super) const fn new(row: &'r SqliteRow, table: &'static str, key: &'static str) -> Self {
+    pub(super) const fn new(row: &'r Row, table: &'static str, key: &'static str) -> Self {
         Self { row, table, key }
     }
 
     pub(super) fn corrupt(&self, column: &'static str, why: impl Display) -> CorruptRow {
         let key = self
             .row
-            .try_get::<Uuid, _>(self.key)
+            .try_get::<Uuid>(self.key)
             .map_or_else(|_| "?".to_owned(), |id| id.to_string());
         CorruptRow {
             table: self.table,
@@ -55,7 +153,7 @@ impl<'r> Reader<'r> {
 
     pub(super) fn get<T>(&self, column: &'static str) -> Result<T, CorruptRow>
     where
-        T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+        T: Column<'r>,
     {
         self.row.try_get(column).map_err(|err| self.corrupt(column, err))
     }
@@ -65,11 +163,11 @@ impl<'r> Reader<'r> {
     }
 
     pub(super) fn at(&self, column: &'static str) -> Result<Timestamp, CorruptRow> {
-        self.get(column).map(Timestamp::from_millis)
+        self.get::<At>(column).map(|at| at.0)
     }
 
     pub(super) fn at_opt(&self, column: &'static str) -> Result<Option<Timestamp>, CorruptRow> {
-        Ok(self.get::<Option<i64>>(column)?.map(Timestamp::from_millis))
+        Ok(self.get::<Option<At>>(column)?.map(|at| at.0))
     }
 
     pub(super) fn digest_opt(&self, column: &'static str) -> Result<Option<Digest>, CorruptRow> {
@@ -95,16 +193,15 @@ impl<'r> Reader<'r> {
     }
 
     pub(super) fn json<T: serde::de::DeserializeOwned>(&self, column: &'static str) -> Result<T, CorruptRow> {
-        serde_json::from_str(self.get(column)?).map_err(|err| self.corrupt(column, err))
+        self.json_opt(column)?
+            .ok_or_else(|| self.corrupt(column, "missing"))
     }
 
     pub(super) fn json_opt<T: serde::de::DeserializeOwned>(
         &self,
         column: &'static str,
     ) -> Result<Option<T>, CorruptRow> {
-        self.get::<Option<&str>>(column)?
-            .map(|text| serde_json::from_str(text).map_err(|err| self.corrupt(column, err)))
-            .transpose()
+        Ok(self.get::<Option<Stored<T>>>(column)?.map(|stored| stored.0))
     }
 
     pub(super) fn number<T: TryFrom<i64>>(&self, column: &'static str) -> Result<T, CorruptRow> {
@@ -122,6 +219,6 @@ impl<'r> Reader<'r> {
 }
 
 /// JSON as it is stored. Our own types cannot fail to be written: their keys are texts.
-pub(super) fn to_json<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("a wire type is always JSON")
+pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Json {
+    Json(serde_json::to_string(value).expect("a wire type is always JSON"))
 }

@@ -1,49 +1,66 @@
 //! What the schema itself keeps, whatever a statement says.
 
-use super::*;
+use muster_shared::time::Timestamp;
+use sqlx::AssertSqlSafe;
+
+use super::{engine::Pool, statement::query_scalar, *};
 
 /// A domain, a project, a node and an execution with one target, by ids of one repeated byte.
 const HISTORY: &str = "
-    INSERT INTO domain (id, name, created_ms) VALUES (zeroblob(16), 'd', 1);
-    INSERT INTO project (id, domain_id, name, created_ms) VALUES (zeroblob(16), zeroblob(16), 'p', 1);
-    INSERT INTO bootstrap_token (id, project_id, token_hash, labels, uses_max, issued_by, created_ms, expires_ms)
-        VALUES (zeroblob(16), zeroblob(16), zeroblob(32), '{}', 1, 'system', 1, 2);
+    INSERT INTO domain (id, name, created_at) VALUES ($ID, 'd', $AT);
+    INSERT INTO project (id, domain_id, name, created_at) VALUES ($ID, $ID, 'p', $AT);
+    INSERT INTO bootstrap_token (id, project_id, token_hash, labels, uses_max, issued_by, created_at, expires_at)
+        VALUES ($ID, $ID, $HASH, '{}', 1, 'system', $AT, $AT);
     INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash, bootstrap_token_id,
-                      enrollment_id, created_ms)
-        VALUES (zeroblob(16), zeroblob(16), zeroblob(16), 'n', 'n', 'm', zeroblob(32), zeroblob(16), zeroblob(16), 1);
+                      enrollment_id, created_at)
+        VALUES ($ID, $ID, $ID, 'n', 'n', 'm', $HASH, $ID, $ID, $AT);
     INSERT INTO action_execution (id, domain_id, project_id, action_name, action_kind, timeout_seconds, live_targets,
-                                  requested_by, created_ms, updated_ms, expires_ms)
-        VALUES (zeroblob(16), zeroblob(16), zeroblob(16), 'ping', 'builtin', 1, 1, 'token:x', 1, 1, 2);
-    INSERT INTO action_execution_target (execution_id, node_id, status, callback_token_hash, created_ms, updated_ms)
-        VALUES (zeroblob(16), zeroblob(16), 'pending', zeroblob(32), 1, 1);
-    INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, at_ms)
-        VALUES (zeroblob(16), zeroblob(16), 'pending', 'ack', 1);
+                                  requested_by, created_at, updated_at, expires_at)
+        VALUES ($ID, $ID, $ID, 'ping', 'builtin', 1, 1, 'token:x', $AT, $AT, $AT);
+    INSERT INTO action_execution_target (execution_id, node_id, status, callback_token_hash, created_at, updated_at)
+        VALUES ($ID, $ID, 'pending', $HASH, $AT, $AT);
+    INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, at)
+        VALUES ($ID, $ID, 'pending', 'ack', $AT);
 ";
 
-async fn history() -> (tempfile::TempDir, Store) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("control.db")).await.unwrap();
-    sqlx::raw_sql(HISTORY).execute(&store.write).await.unwrap();
-    (dir, store)
+/// A statement with its ids, hashes and instants in the form of the database.
+fn with_values(statement: &str) -> String {
+    statement
+        .replace("$ID", &testing::id())
+        .replace("$HASH", &testing::zeros(32))
+        .replace("$AT", &testing::instant(Timestamp::from_millis(1)))
 }
 
-async fn refused(store: &Store, statement: &'static str) -> bool {
-    sqlx::raw_sql(statement).execute(&store.write).await.is_err()
+async fn run(store: &Store, statements: &str) -> Result<(), sqlx::Error> {
+    let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+    match &store.write {
+        Pool::Sqlite(pool) => statements.execute(pool).await.map(drop),
+        Pool::Postgres(pool) => statements.execute(pool).await.map(drop),
+    }
+}
+
+async fn history() -> (tempfile::TempDir, Database, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let database = testing::database(&dir.path().join("control.db")).await;
+    let store = Store::open(&database).await.unwrap();
+    run(&store, &with_values(HISTORY)).await.unwrap();
+    (dir, database, store)
+}
+
+async fn refused(store: &Store, statement: &str) -> bool {
+    run(store, &with_values(statement)).await.is_err()
 }
 
 async fn count(store: &Store, statement: &'static str) -> i64 {
-    sqlx::query_scalar(statement)
-        .fetch_one(&store.read)
-        .await
-        .unwrap()
+    query_scalar(statement).fetch_one(&store.read).await.unwrap()
 }
 
 #[tokio::test]
 async fn the_schema_holds_what_the_rules_say() {
-    let (_dir, store) = history().await;
+    let (_dir, _, store) = history().await;
     for statement in [
-        "INSERT INTO action_execution_target (execution_id, node_id, status, callback_token_hash, created_ms, updated_ms)
-            VALUES (zeroblob(16), zeroblob(16), 'pending', zeroblob(32), 1, 1)",
+        "INSERT INTO action_execution_target (execution_id, node_id, status, callback_token_hash, created_at, updated_at)
+            VALUES ($ID, $ID, 'pending', $HASH, $AT, $AT)",
         "UPDATE action_execution_target SET status = 'running'",
         "UPDATE action_execution_target SET callback_token_hash = NULL",
         "UPDATE action_execution SET action_kind = 'script'",
@@ -57,10 +74,7 @@ async fn the_schema_holds_what_the_rules_say() {
     ] {
         assert!(refused(&store, statement).await, "{statement}");
     }
-    sqlx::raw_sql("DELETE FROM action_execution")
-        .execute(&store.write)
-        .await
-        .unwrap();
+    run(&store, "DELETE FROM action_execution").await.unwrap();
     for part in [
         "SELECT count(*) FROM action_execution_target",
         "SELECT count(*) FROM action_execution_event",
@@ -71,15 +85,36 @@ async fn the_schema_holds_what_the_rules_say() {
 
 #[tokio::test]
 async fn a_database_of_a_newer_control_is_refused() {
-    let (dir, store) = history().await;
-    sqlx::raw_sql(
+    let (_dir, database, store) = history().await;
+    let later = format!(
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-            VALUES (9999, 'of a later release', 1, zeroblob(48), 0)",
-    )
-    .execute(&store.write)
-    .await
-    .unwrap();
+            VALUES (9999, 'of a later release', true, {}, 0)",
+        testing::zeros(48)
+    );
+    run(&store, &later).await.unwrap();
     store.close().await;
-    let reopened = Store::open(&dir.path().join("control.db")).await;
+    let reopened = Store::open(&database).await;
     assert!(matches!(reopened, Err(StoreError::Migrate(_))), "it was opened");
+}
+
+/// What ran where is evidence. A step back would have to throw it away.
+#[tokio::test]
+async fn the_step_back_is_refused_with_a_reason() {
+    let (_dir, _, store) = history().await;
+    let Pool::Postgres(pool) = &store.write else {
+        return;
+    };
+    let refused = sqlx::migrate!("./migrations/postgres")
+        .undo(pool, 0)
+        .await
+        .unwrap_err();
+    let sqlx::migrate::MigrateError::ExecuteMigration(sqlx::Error::Database(why), 12) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(why.code().as_deref(), Some("0A000"));
+    assert!(why.message().contains("history"), "{why}");
+    assert_eq!(
+        count(&store, "SELECT count(*) FROM action_execution_event").await,
+        1
+    );
 }

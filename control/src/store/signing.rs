@@ -2,7 +2,11 @@
 
 use muster_shared::{ids::NodeId, time::Timestamp};
 
-use super::{Store, StoreError, Tx, rows::Reader};
+use super::{
+    Store, StoreError, Tx,
+    rows::Reader,
+    statement::{query, query_scalar},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) struct SigningKey {
@@ -15,8 +19,8 @@ pub(crate) struct SigningKey {
 impl Store {
     /// Every key there ever was, the oldest first.
     pub(crate) async fn signing_keys(&self) -> Result<Vec<SigningKey>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT keyid, public_key, created_ms, retired_ms FROM signing_key ORDER BY created_ms, keyid",
+        let rows = query(
+            "SELECT keyid, public_key, created_at, retired_at FROM signing_key ORDER BY created_at, keyid",
         )
         .fetch_all(&self.read)
         .await?;
@@ -26,8 +30,8 @@ impl Store {
                 Ok(SigningKey {
                     keyid: row.get("keyid")?,
                     public_key: *row.digest("public_key")?.as_bytes(),
-                    created_at: row.at("created_ms")?,
-                    retired_at: row.at_opt("retired_ms")?,
+                    created_at: row.at("created_at")?,
+                    retired_at: row.at_opt("retired_at")?,
                 })
             })
             .collect()
@@ -35,8 +39,8 @@ impl Store {
 
     /// The names of the nodes in service that have not confirmed this set of keys.
     pub(crate) async fn nodes_without_keys(&self, serial: u64) -> Result<Vec<String>, StoreError> {
-        Ok(sqlx::query_scalar(
-            "SELECT name FROM node WHERE decommissioned_ms IS NULL AND signing_serial < $1 ORDER BY name, id",
+        Ok(query_scalar(
+            "SELECT name FROM node WHERE decommissioned_at IS NULL AND signing_serial < $1 ORDER BY name, id",
         )
         .bind(i64::try_from(serial).unwrap_or(i64::MAX))
         .fetch_all(&self.read)
@@ -46,19 +50,19 @@ impl Store {
 
 impl Tx {
     pub(crate) async fn retire_signing_key(&mut self, keyid: &str, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query("UPDATE signing_key SET retired_ms = $2 WHERE keyid = $1 AND retired_ms IS NULL")
+        query("UPDATE signing_key SET retired_at = $2 WHERE keyid = $1 AND retired_at IS NULL")
             .bind(keyid)
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
 
     pub(crate) async fn note_signing_serial(&mut self, node: NodeId, serial: u64) -> Result<(), StoreError> {
-        sqlx::query("UPDATE node SET signing_serial = $2 WHERE id = $1")
+        query("UPDATE node SET signing_serial = $2 WHERE id = $1")
             .bind(node.uuid())
             .bind(i64::try_from(serial).unwrap_or(i64::MAX))
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }

@@ -6,7 +6,7 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::{Store, StoreError, Tx, rows::Reader, rows::to_json};
+use super::{Store, StoreError, Tx, rows::Reader, rows::to_json, statement::query};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Project {
@@ -42,11 +42,11 @@ impl Tx {
         name: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO domain (id, name, created_ms) VALUES ($1, $2, $3)")
+        query("INSERT INTO domain (id, name, created_at) VALUES ($1, $2, $3)")
             .bind(id.uuid())
             .bind(name)
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -58,12 +58,12 @@ impl Tx {
         name: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO project (id, domain_id, name, created_ms) VALUES ($1, $2, $3, $4)")
+        query("INSERT INTO project (id, domain_id, name, created_at) VALUES ($1, $2, $3, $4)")
             .bind(id.uuid())
             .bind(domain.uuid())
             .bind(name)
-            .bind(now.as_millis())
-            .execute(&mut *self.0)
+            .bind(now)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -75,15 +75,13 @@ impl Tx {
         public_key: &[u8; 32],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO signing_key (keyid, domain_id, public_key, created_ms) VALUES ($1, $2, $3, $4)",
-        )
-        .bind(keyid)
-        .bind(domain.uuid())
-        .bind(&public_key[..])
-        .bind(now.as_millis())
-        .execute(&mut *self.0)
-        .await?;
+        query("INSERT INTO signing_key (keyid, domain_id, public_key, created_at) VALUES ($1, $2, $3, $4)")
+            .bind(keyid)
+            .bind(domain.uuid())
+            .bind(&public_key[..])
+            .bind(now)
+            .execute(&mut self.0)
+            .await?;
         Ok(())
     }
 
@@ -92,9 +90,9 @@ impl Tx {
         token: &NewBootstrapToken<'_>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
+        query(
             "INSERT INTO bootstrap_token
-                 (id, project_id, token_hash, labels, uses_max, issued_by, created_ms, expires_ms)
+                 (id, project_id, token_hash, labels, uses_max, issued_by, created_at, expires_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(token.id.uuid())
@@ -103,9 +101,9 @@ impl Tx {
         .bind(to_json(token.labels))
         .bind(i64::from(token.uses_max))
         .bind(token.issued_by)
-        .bind(now.as_millis())
-        .bind(token.expires_at.as_millis())
-        .execute(&mut *self.0)
+        .bind(now)
+        .bind(token.expires_at)
+        .execute(&mut self.0)
         .await?;
         Ok(())
     }
@@ -114,12 +112,12 @@ impl Tx {
         &mut self,
         hash: Digest,
     ) -> Result<Option<BootstrapToken>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, project_id, labels, uses, uses_max, expires_ms, revoked_ms FROM bootstrap_token
+        let row = query(
+            "SELECT id, project_id, labels, uses, uses_max, expires_at, revoked_at FROM bootstrap_token
              WHERE token_hash = $1",
         )
         .bind(&hash.as_bytes()[..])
-        .fetch_optional(&mut *self.0)
+        .fetch_optional(&mut self.0)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let row = Reader::new(&row, "bootstrap_token", "id");
@@ -129,16 +127,16 @@ impl Tx {
             labels: row.json("labels")?,
             uses: row.number("uses")?,
             uses_max: row.number("uses_max")?,
-            expires_at: row.at("expires_ms")?,
-            revoked_at: row.at_opt("revoked_ms")?,
+            expires_at: row.at("expires_at")?,
+            revoked_at: row.at_opt("revoked_at")?,
         }))
     }
 
     /// Counts one use. The table's own check refuses one past the last.
     pub(crate) async fn use_bootstrap_token(&mut self, id: RowId) -> Result<(), StoreError> {
-        sqlx::query("UPDATE bootstrap_token SET uses = uses + 1 WHERE id = $1")
+        query("UPDATE bootstrap_token SET uses = uses + 1 WHERE id = $1")
             .bind(id.uuid())
-            .execute(&mut *self.0)
+            .execute(&mut self.0)
             .await?;
         Ok(())
     }
@@ -146,7 +144,7 @@ impl Tx {
 
 impl Store {
     pub(crate) async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
-        let row = sqlx::query("SELECT id, domain_id FROM project WHERE id = $1")
+        let row = query("SELECT id, domain_id FROM project WHERE id = $1")
             .bind(id.uuid())
             .fetch_optional(&self.read)
             .await?;
@@ -160,7 +158,7 @@ impl Store {
 
     /// The first domain, which `init` made; `None` in an empty database.
     pub(crate) async fn first_domain(&self) -> Result<Option<DomainId>, StoreError> {
-        let row = sqlx::query("SELECT id FROM domain ORDER BY id LIMIT 1")
+        let row = query("SELECT id FROM domain ORDER BY id LIMIT 1")
             .fetch_optional(&self.read)
             .await?;
         row.map(|row| Reader::new(&row, "domain", "id").id("id"))

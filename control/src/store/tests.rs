@@ -16,11 +16,10 @@ use muster_shared::{
     wire::{DispatchRequest, output_key},
 };
 use proptest::{prelude::*, test_runner::TestRunner};
-use sqlx::QueryBuilder;
 use tokio::sync::MutexGuard;
 use uuid::Uuid;
 
-use super::*;
+use super::{engine::READERS, statement::query_scalar, *};
 use crate::{
     audit::{self, VerifyError},
     authz::Grants,
@@ -44,8 +43,10 @@ async fn fixture() -> Fixture {
     // The control of a test talks to nobody, and wants a TLS provider all the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
+    let database_url = testing::database_url().await;
     let options = init::InitOptions {
         data_dir: dir.path().to_owned(),
+        database_url: database_url.clone(),
         listen: "127.0.0.1:7443".into(),
         server_url: None,
         server_names: vec![],
@@ -53,6 +54,7 @@ async fn fixture() -> Fixture {
     let made = init::init(options, Timestamp::now()).await.unwrap();
     let given = Given {
         data_dir: dir.path().to_owned(),
+        database_url,
         config: None,
         listen: None,
         server_url: None,
@@ -84,11 +86,7 @@ impl Fixture {
     }
 
     async fn sql(&self, sql: String) {
-        QueryBuilder::<Sqlite>::new(sql)
-            .build()
-            .execute(&self.store().write)
-            .await
-            .unwrap();
+        query(&sql).execute(&self.store().write).await.unwrap();
     }
 
     /// Nodes that can do `ping`.
@@ -155,8 +153,7 @@ impl Fixture {
     }
 
     async fn count(&self, table: &str) -> i64 {
-        QueryBuilder::<Sqlite>::new(format!("SELECT count(*) FROM {table}"))
-            .build_query_scalar()
+        query_scalar(&format!("SELECT count(*) FROM {table}"))
             .fetch_one(&self.store().read)
             .await
             .unwrap()
@@ -205,12 +202,12 @@ async fn listen() -> MutexGuard<'static, ()> {
 async fn heard(store: &Store) -> Vec<String> {
     let mut readers = Vec::new();
     for _ in 0..READERS {
-        readers.push(store.read.acquire().await.unwrap());
+        readers.push(store.read.snapshot().await.unwrap());
     }
     for reader in &mut readers {
-        sqlx::query("SELECT 1").execute(&mut **reader).await.unwrap();
+        query("SELECT 1").execute(reader).await.unwrap();
     }
-    sqlx::query("SELECT 1").execute(&store.write).await.unwrap();
+    query("SELECT 1").execute(&store.write).await.unwrap();
     std::mem::take(&mut *STATEMENTS.0.lock().unwrap())
 }
 
@@ -234,20 +231,21 @@ async fn answered_by(store: &Store, index: &str) {
         if !of_history || statement.starts_with("EXPLAIN") {
             continue;
         }
-        let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {statement}"))
-            .build()
-            .fetch_all(&store.read)
-            .await
-            .unwrap();
         plans.push_str(&format!("{statement}\n"));
-        for row in rows {
-            let step: String = sqlx::Row::get(&row, "detail");
+        for step in testing::plan(&store.read, &statement).await {
             plans.push_str(&format!("    {step}\n"));
-            let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+            let scanned = step
+                .strip_prefix("SCAN ")
+                .or_else(|| Some(step.split_once("Seq Scan on ")?.1))
+                .and_then(|rest| rest.split(' ').next());
             assert!(!scanned.is_some_and(|table| history.contains(&table)), "{plans}");
-            assert!(!step.contains("FOR ORDER BY"), "{plans}");
+            assert!(
+                !step.contains("FOR ORDER BY") && !step.contains("Sort"),
+                "{plans}"
+            );
         }
     }
+    let index = testing::index_name(&store.read, index);
     assert!(plans.contains(index), "{index} is not used:\n{plans}");
 }
 
@@ -380,15 +378,11 @@ async fn what_a_node_is_owed_is_found_without_its_history() {
         .filter(|s| s.contains("t.status = 'pending'"))
         .collect();
     assert_eq!(owed.len(), 1, "{statements:#?}");
-    let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {}", owed[0]))
-        .build()
-        .fetch_all(&fixture.store().read)
-        .await
-        .unwrap();
-    let steps: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, "detail")).collect();
-    let partial = steps
-        .iter()
-        .any(|step| step.starts_with("SEARCH t") && step.contains("action_execution_target_owed_idx"));
+    let steps = testing::plan(&fixture.store().read, owed[0]).await;
+    let partial = steps.iter().any(|step| {
+        (step.starts_with("SEARCH t") || step.contains("Index Scan"))
+            && step.contains("action_execution_target_owed_idx")
+    });
     assert!(partial, "{steps:#?}");
 }
 
@@ -431,7 +425,7 @@ async fn targets_have_the_instant_of_their_execution() {
     let _ = fixture.nodes(3).await;
     let _ = fixture.dispatch().await;
     let odd = "action_execution_target t JOIN action_execution e ON e.id = t.execution_id
-               WHERE t.created_ms <> e.created_ms";
+               WHERE t.created_at <> e.created_at";
     assert_eq!(fixture.count(odd).await, 0);
     assert_eq!(fixture.count("action_execution_target").await, 3);
 }
@@ -579,9 +573,10 @@ async fn an_execution_to_which_a_key_leads_stays_until_the_key_ends() {
     let later = Timestamp::now().plus(2 * HOUR);
     fixture
         .sql(format!(
-            "INSERT INTO idempotency_key (project_id, subject, key, body_hash, execution_id, created_ms, expires_ms)
-             SELECT project_id, 'token:x', 'k', zeroblob(32), id, 0, {} FROM action_execution",
-            later.as_millis() + 1
+            "INSERT INTO idempotency_key (project_id, subject, key, body_hash, execution_id, created_at, expires_at)
+             SELECT project_id, 'token:x', 'k', {}, id, created_at, {} FROM action_execution",
+            testing::zeros(32),
+            testing::instant(later.shifted(1)),
         ))
         .await;
     let retention = keep(Keep::For(HOUR), Keep::Forever);

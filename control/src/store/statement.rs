@@ -1,0 +1,288 @@
+//! Statements as they are written, for either database: text with `$1` and so on, and the values for it.
+
+use std::fmt::{Display, Write as _};
+
+use muster_shared::time::Timestamp;
+use sqlx::{
+    Arguments as _, Encode, Postgres, Type,
+    encode::IsNull,
+    error::BoxDynError,
+    postgres::{PgArgumentBuffer, PgArguments, PgHasArrayType, PgTypeInfo, types::Oid},
+    sqlite::SqliteArguments,
+};
+use uuid::Uuid;
+
+use super::{
+    engine::On,
+    rows::{At, Column, Row},
+};
+
+/// A text that is JSON.
+#[derive(Clone, Debug)]
+pub(super) struct Json(pub(super) String);
+
+/// One value of a statement. What is absent has its type all the same: PostgreSQL asks for it.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Int(Option<i64>),
+    Bool(Option<bool>),
+    Text(Option<String>),
+    Bytes(Option<Vec<u8>>),
+    Uuid(Option<Uuid>),
+    At(Option<Timestamp>),
+    Json(Option<Json>),
+}
+
+/// Each type with the variant that carries it, present or not.
+macro_rules! carried {
+    ($($from:ty => $variant:ident($value:ident => $into:expr);)*) => {$(
+        impl From<$from> for Value {
+            fn from($value: $from) -> Self {
+                Self::$variant(Some($into))
+            }
+        }
+        impl From<Option<$from>> for Value {
+            fn from(value: Option<$from>) -> Self {
+                Self::$variant(value.map(|$value| $into))
+            }
+        }
+    )*};
+}
+
+carried! {
+    i64 => Int(n => n);
+    i32 => Int(n => n.into());
+    u32 => Int(n => n.into());
+    bool => Bool(yes => yes);
+    &str => Text(text => storable(text));
+    &String => Text(text => storable(text));
+    String => Text(text => storable(&text));
+    &[u8] => Bytes(bytes => bytes.to_vec());
+    &Vec<u8> => Bytes(bytes => bytes.clone());
+    Vec<u8> => Bytes(bytes => bytes);
+    Uuid => Uuid(id => id);
+    Timestamp => At(at => at);
+    Json => Json(json => json);
+}
+
+/// PostgreSQL has no text with a zero byte in it. What a node says with one is kept without it, on both.
+fn storable(text: &str) -> String {
+    if text.contains('\0') {
+        text.replace('\0', "\u{fffd}")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Values(Vec<Value>);
+
+impl Values {
+    pub(super) fn for_sqlite(self) -> Result<SqliteArguments, BoxDynError> {
+        let mut arguments = SqliteArguments::default();
+        for value in self.0 {
+            match value {
+                Value::Int(value) => arguments.add(value),
+                Value::Bool(value) => arguments.add(value),
+                Value::Text(value) => arguments.add(value),
+                Value::Bytes(value) => arguments.add(value),
+                Value::Uuid(value) => arguments.add(value),
+                Value::At(value) => arguments.add(value.map(Timestamp::as_millis)),
+                Value::Json(value) => arguments.add(value.map(|json| json.0)),
+            }?;
+        }
+        Ok(arguments)
+    }
+
+    pub(super) fn for_postgres(self) -> Result<PgArguments, BoxDynError> {
+        let mut arguments = PgArguments::default();
+        for value in self.0 {
+            match value {
+                Value::Int(value) => arguments.add(value),
+                Value::Bool(value) => arguments.add(value),
+                Value::Text(value) => arguments.add(value),
+                Value::Bytes(value) => arguments.add(value),
+                Value::Uuid(value) => arguments.add(value),
+                Value::At(value) => arguments.add(value.map(At)),
+                Value::Json(value) => arguments.add(value),
+            }?;
+        }
+        Ok(arguments)
+    }
+}
+
+impl Type<Postgres> for Json {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(3802))
+    }
+}
+
+impl PgHasArrayType for Json {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(3807))
+    }
+}
+
+impl Encode<'_, Postgres> for Json {
+    fn encode_by_ref(&self, buf: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        // The version of the format of jsonb on the wire.
+        buf.push(1);
+        buf.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+}
+
+/// A whole statement, ready to run.
+#[derive(Clone, Debug)]
+pub(super) struct Statement {
+    pub(super) sql: String,
+    pub(super) values: Values,
+}
+
+/// A statement whose text is the same every time.
+pub(super) fn query(sql: &str) -> Statement {
+    Statement {
+        sql: sql.to_owned(),
+        values: Values::default(),
+    }
+}
+
+impl Statement {
+    pub(super) fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.values.0.push(value.into());
+        self
+    }
+}
+
+/// A statement that asks for one column.
+pub(super) struct Scalar(Statement);
+
+pub(super) fn query_scalar(sql: &str) -> Scalar {
+    Scalar(query(sql))
+}
+
+impl Scalar {
+    pub(super) fn bind(self, value: impl Into<Value>) -> Self {
+        Self(self.0.bind(value))
+    }
+
+    pub(super) async fn fetch_one<'c, T: for<'r> Column<'r>>(
+        self,
+        on: impl Into<On<'c>>,
+    ) -> Result<T, sqlx::Error> {
+        self.0.fetch_one(on).await?.only()
+    }
+
+    pub(super) async fn fetch_all<'c, T: for<'r> Column<'r>>(
+        self,
+        on: impl Into<On<'c>>,
+    ) -> Result<Vec<T>, sqlx::Error> {
+        self.0.fetch_all(on).await?.iter().map(Row::only).collect()
+    }
+}
+
+/// A statement that is put together.
+pub(super) struct QueryBuilder {
+    sql: String,
+    values: Vec<Value>,
+}
+
+impl QueryBuilder {
+    pub(super) fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            values: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, sql: impl Display) -> &mut Self {
+        write!(self.sql, "{sql}").expect("a string takes all that is written");
+        self
+    }
+
+    pub(super) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
+        self.values.push(value.into());
+        let place = self.values.len();
+        self.push(format_args!("${place}"))
+    }
+
+    /// `($1, $2), ($3, $4)`, a row for each item; nothing for none.
+    pub(super) fn push_values<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut row_of: impl FnMut(&mut Separated<'_>, T),
+    ) -> &mut Self {
+        self.push("VALUES ");
+        let mut between = "";
+        for item in items {
+            self.push(between).push("(");
+            row_of(&mut self.separated(", "), item);
+            self.push(")");
+            between = ", ";
+        }
+        self
+    }
+
+    pub(super) fn separated(&mut self, between: &'static str) -> Separated<'_> {
+        Separated {
+            query: self,
+            between,
+            first: true,
+        }
+    }
+
+    /// Takes what was put together.
+    pub(super) fn build(&mut self) -> Statement {
+        Statement {
+            sql: std::mem::take(&mut self.sql),
+            values: Values(std::mem::take(&mut self.values)),
+        }
+    }
+
+    pub(super) fn build_scalar(&mut self) -> Scalar {
+        Scalar(self.build())
+    }
+}
+
+/// A list, with something between its items.
+pub(super) struct Separated<'q> {
+    query: &'q mut QueryBuilder,
+    between: &'static str,
+    first: bool,
+}
+
+impl Separated<'_> {
+    pub(super) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
+        if !std::mem::take(&mut self.first) {
+            self.query.push(self.between);
+        }
+        self.query.push_bind(value);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_numbered_in_the_order_of_the_text() {
+        let mut query = QueryBuilder::new("INSERT INTO t ");
+        query.push_values([(1_i64, "a"), (2, "b\0c")], |row, (n, text)| {
+            row.push_bind(n).push_bind(text);
+        });
+        query.push(" WHERE x IN (");
+        let mut list = query.separated(", ");
+        list.push_bind(true).push_bind(None::<i64>);
+        let built = query.push(")").build();
+        assert_eq!(
+            built.sql,
+            "INSERT INTO t VALUES ($1, $2), ($3, $4) WHERE x IN ($5, $6)"
+        );
+        assert!(
+            matches!(&built.values.0[3], Value::Text(Some(text)) if text == "b\u{fffd}c"),
+            "{:?}",
+            built.values
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! What the tests of the store need to run on either database, and to ask it how it would answer.
+
+use muster_shared::time::Timestamp;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use uuid::Uuid;
+
+use super::{
+    engine::{Database, Pool},
+    statement::query,
+};
+
+/// The folder of a PostgreSQL server's socket. Without it the tests are made on SQLite.
+const SERVER: &str = "MUSTER_TEST_POSTGRES";
+const ENGINE: &str = "MUSTER_TEST_ENGINE";
+
+fn server() -> Option<String> {
+    let wanted = std::env::var(ENGINE).is_ok_and(|engine| engine == "postgres");
+    wanted.then(|| {
+        std::env::var(SERVER).unwrap_or_else(|_| panic!("{ENGINE} is postgres, and {SERVER} is not set"))
+    })
+}
+
+/// A new database on the server; `None` for SQLite.
+pub(super) async fn database_url() -> Option<String> {
+    let at = server()?;
+    let url = |database: &str| format!("postgres://postgres@localhost/{database}?host={at}");
+    let name = format!(
+        "unit_{}",
+        muster_shared::ids::RowId::mint(Timestamp::now(), crate::keys::chance().unwrap())
+            .uuid()
+            .simple()
+    );
+    let mut connection = sqlx::PgConnection::connect(&url("postgres")).await.unwrap();
+    connection
+        .execute(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+        .await
+        .unwrap();
+    Some(url(&name))
+}
+
+pub(super) async fn database(file: &std::path::Path) -> Database {
+    match database_url().await {
+        Some(url) => url.parse().unwrap(),
+        None => Database::Sqlite(file.to_owned()),
+    }
+}
+
+/// How the database would carry out a statement with whatever values.
+pub(super) async fn plan(pool: &Pool, statement: &str) -> Vec<String> {
+    match pool {
+        Pool::Sqlite(_) => {
+            let steps = query(&format!("EXPLAIN QUERY PLAN {statement}"))
+                .fetch_all(pool)
+                .await
+                .unwrap();
+            steps.iter().map(|step| step.try_get("detail").unwrap()).collect()
+        }
+        Pool::Postgres(pool) => {
+            let values = (1..).take_while(|n| statement.contains(&format!("${n}"))).count();
+            let values = vec!["NULL"; values].join(", ");
+            let values = if values.is_empty() {
+                values
+            } else {
+                format!("({values})")
+            };
+            let mut connection = pool.acquire().await.unwrap();
+            // The tables of a test are so small that only this asks which index there is.
+            let explain = format!(
+                "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off;
+                 SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
+                 SET LOCAL enable_mergejoin = off; SET LOCAL enable_material = off;
+                 PREPARE asked AS {statement}; EXPLAIN EXECUTE asked{values}; DEALLOCATE asked; ROLLBACK"
+            );
+            let rows = connection
+                .fetch_all(sqlx::raw_sql(AssertSqlSafe(explain)))
+                .await
+                .unwrap();
+            rows.iter().map(|row| sqlx::Row::get(row, 0)).collect()
+        }
+    }
+}
+
+pub(super) fn index_name<'a>(pool: &Pool, name: &'a str) -> &'a str {
+    match (pool, name) {
+        (Pool::Postgres(_), "PRIMARY KEY") => "_pkey",
+        (Pool::Sqlite(_) | Pool::Postgres(_), name) => name,
+    }
+}
+
+/// A value of so many bytes, as SQL.
+pub(super) fn zeros(bytes: usize) -> String {
+    match server() {
+        None => format!("zeroblob({bytes})"),
+        Some(_) => format!("'\\x{}'::bytea", "00".repeat(bytes)),
+    }
+}
+
+pub(super) fn id() -> String {
+    match server() {
+        None => "zeroblob(16)".to_owned(),
+        Some(_) => format!("'{}'::uuid", Uuid::nil()),
+    }
+}
+
+pub(super) fn instant(at: Timestamp) -> String {
+    match server() {
+        None => at.as_millis().to_string(),
+        Some(_) => format!("'{at}'::timestamptz"),
+    }
+}
