@@ -45,6 +45,8 @@ pub(crate) struct Limits {
     pub(crate) nsk_age_max: Option<Duration>,
     /// How long a node's key counts after the next one was used first.
     pub(crate) nsk_overlap: Duration,
+    /// Over how long the streams of a service that stops are ended, where others take their nodes over.
+    pub(crate) drain: Duration,
     /// How many requests a second one operator token may make in the long run.
     pub(crate) requests_per_second: NonZeroU32,
     /// How many it may make at once after a pause.
@@ -130,6 +132,7 @@ struct RawLimits {
     rollout_seconds_max: Option<u64>,
     nsk_days_max: Option<u64>,
     nsk_overlap_seconds: Option<u64>,
+    drain_seconds: Option<u64>,
     requests_per_second: Option<u64>,
     requests_burst: Option<u64>,
 }
@@ -412,6 +415,7 @@ impl RawLimits {
                 0 => None,
                 days => Some(Duration::from_secs(days * 86_400)),
             },
+            drain: Duration::from_secs(within("limits.drain_seconds", self.drain_seconds, 10, 0, 600)?),
             nsk_overlap: Duration::from_secs(within(
                 "limits.nsk_overlap_seconds",
                 self.nsk_overlap_seconds,

@@ -6,6 +6,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    callback::Callbacks,
     config::Limits,
     instances::Instances,
     keys::ServerKey,
@@ -42,6 +43,7 @@ pub(crate) struct Control {
     /// Wakes the publisher: there may be rows in the outbox.
     pub(crate) outbox_wake: Notify,
     pub(crate) rollouts: Rollouts,
+    pub(crate) callbacks: Callbacks,
     /// Cancelled once, when the service stops.
     pub(crate) stop: CancellationToken,
 }

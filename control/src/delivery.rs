@@ -16,6 +16,7 @@ use muster_shared::{
 use crate::{
     control::Control,
     keys::chance,
+    outbox::Cursor,
     store::{ExecutionHeader, Owed, StoreError},
 };
 
@@ -23,6 +24,9 @@ use crate::{
 const OUTBOX_BATCH: u32 = 1000;
 /// Looks in the outbox at least this often, should a wake-up be lost.
 const OUTBOX_POLL: Duration = Duration::from_secs(2);
+/// How long a row stays for the services that share the database. What one of them reads later than that, its redelivery
+/// finds by the state of things.
+const OUTBOX_KEPT: Duration = Duration::from_secs(20);
 /// An invocation that a connected node has not acknowledged for this long is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes redelivery looks up at a time.
@@ -174,17 +178,17 @@ pub(crate) async fn owed_now(
 
 /// Publishes the outbox until the service stops.
 pub(crate) async fn publish(control: &Control) {
-    // Rows up to here were handed over. They are deleted together, a moment later: the delete is off the path of the
-    // action, and a row that is found again after a crash only asks for what the state says anyway.
-    let mut handed = 0;
-    let mut drained = (0, Instant::now());
+    // What was handed over is deleted together, a moment later: the delete is off the path of the action, and a row that
+    // is found again after a crash only asks for what the state says anyway.
+    let mut cursor = Cursor::default();
+    let mut drain = Drain::new(control.store.is_shared());
     loop {
-        match publish_batch(control, handed).await {
-            Ok(Some(up_to)) => {
-                handed = up_to;
-                control.metrics.handed_outbox(up_to);
+        match publish_batch(control, &mut cursor).await {
+            Ok(true) => {
+                drain.handed(cursor.after());
+                control.metrics.handed_outbox(cursor.after());
             }
-            Ok(None) => {
+            Ok(false) => {
                 tokio::select! {
                     () = control.stop.cancelled() => return,
                     () = control.outbox_wake.notified() => {}
@@ -199,31 +203,64 @@ pub(crate) async fn publish(control: &Control) {
             }
         }
         // By the clock and not only when it is quiet: under steady load it never is.
-        if handed > drained.0 && drained.1.elapsed() >= OUTBOX_POLL {
-            match drain(control, handed).await {
-                Ok(()) => drained = (handed, Instant::now()),
-                Err(err) => log::error!("The outbox could not be drained: {}", crate::error_chain(&err)),
-            }
+        if let Err(err) = drain.work(control).await {
+            log::error!("The outbox could not be drained: {}", crate::error_chain(&err));
         }
     }
 }
 
-async fn publish_batch(control: &Control, after: i64) -> Result<Option<i64>, StoreError> {
-    let rows = control
-        .store
-        .outbox_after(after, Timestamp::now(), OUTBOX_BATCH)
-        .await?;
-    let last = rows.last().map(|row| row.id);
-    for (node, owed) in rows.into_iter().filter_map(|row| row.owed) {
-        control.node_streams.push(node, owed);
+/// Whether there was anything.
+async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, StoreError> {
+    let now = Timestamp::now();
+    cursor.forget(now);
+    let rows = control.store.outbox_after(cursor, now, OUTBOX_BATCH).await?;
+    let any = !rows.is_empty();
+    for row in rows {
+        cursor.read(row.id, now);
+        if let Some((node, owed)) = row.owed {
+            control.node_streams.push(node, owed);
+        }
     }
-    Ok(last)
+    Ok(any)
 }
 
-async fn drain(control: &Control, up_to: i64) -> Result<(), StoreError> {
-    let mut tx = control.store.begin().await?;
-    tx.drain_outbox(up_to).await?;
-    tx.commit().await
+/// The deleting of rows that were handed over. Other services have to read them too: they stay for a while where there
+/// may be some.
+struct Drain {
+    keep: Duration,
+    up_to: i64,
+    handed_at: Instant,
+    next: Instant,
+    done: bool,
+}
+
+impl Drain {
+    fn new(shared: bool) -> Self {
+        Self {
+            keep: if shared { OUTBOX_KEPT } else { Duration::ZERO },
+            up_to: 0,
+            handed_at: Instant::now(),
+            next: Instant::now() + OUTBOX_POLL,
+            done: true,
+        }
+    }
+
+    fn handed(&mut self, up_to: i64) {
+        (self.up_to, self.handed_at, self.done) = (up_to, Instant::now(), false);
+    }
+
+    async fn work(&mut self, control: &Control) -> Result<(), StoreError> {
+        if self.done || Instant::now() < self.next {
+            return Ok(());
+        }
+        self.next = Instant::now() + OUTBOX_POLL + self.keep / 4;
+        // The last ones go with the first round that finds them old enough.
+        self.done = self.handed_at.elapsed() >= self.keep;
+        let mut tx = control.store.begin().await?;
+        tx.drain_outbox(self.up_to, Timestamp::now().minus(self.keep))
+            .await?;
+        tx.commit().await
+    }
 }
 
 /// Sends again what connected nodes have not acknowledged or not cancelled, until the service stops. Nodes answer what

@@ -84,7 +84,7 @@ async fn health(State(control): State<Shared>) -> Json<HealthStatus> {
 }
 
 async fn ready(State(control): State<Shared>) -> Response {
-    if control.stop.is_cancelled() || control.store.ping().await.is_err() {
+    if control.node_streams.opens_no_more() || control.store.ping().await.is_err() {
         return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
     }
     "ready\n".into_response()

@@ -11,6 +11,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    callback::Callbacks,
     config::Config,
     control::{Control, Shared},
     delivery, error_chain, http,
@@ -21,7 +22,7 @@ use crate::{
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, retention, rolling,
+    reconcile, replica, retention, rolling,
     rolling::Rollouts,
     server,
     server::ServerError,
@@ -30,6 +31,8 @@ use crate::{
     streams::{NodeStreams, Watchers},
 };
 
+/// How often some of the streams of a service that stops are ended.
+const MOVE_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// How often what was heard of nodes is written.
 const PRESENCE_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
 
@@ -99,6 +102,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         loop_of(&control, |c| Box::pin(async move { delivery::publish(&c).await })),
     );
     spawn(
+        "ear for other replicas",
+        loop_of(&control, |c| Box::pin(async move { replica::listen(&c).await })),
+    );
+    spawn(
         "redelivery",
         loop_of(&control, |c| {
             Box::pin(async move { delivery::redeliver(&c).await })
@@ -142,6 +149,12 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     };
     log::info!("Stopping");
     tell_systemd(&[NotifyState::Stopping]);
+    if control.store.is_shared() {
+        tokio::select! {
+            () = move_nodes(&control) => {}
+            _ = terminate.recv() => log::warn!("Told to stop twice: not waiting until the nodes have moved"),
+        }
+    }
     // Streams end first: they would hold the listener's drain to its limit.
     control.stop.cancel();
     control.node_streams.close();
@@ -154,6 +167,18 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     }
     control.store.close().await;
     outcome
+}
+
+/// Ends the streams one after another, so that the services that take the nodes over are not asked for all at once. What
+/// the nodes report meanwhile is taken as ever.
+async fn move_nodes(control: &Control) {
+    let streams = control.node_streams.open_no_more();
+    log::info!(streams; "Moving {streams} nodes to other replicas");
+    let steps = (control.limits.drain.as_millis() / MOVE_EVERY.as_millis()).max(1);
+    let some = streams.div_ceil(usize::try_from(steps).unwrap_or(usize::MAX));
+    while control.node_streams.end_some(some) > 0 {
+        tokio::time::sleep(MOVE_EVERY).await;
+    }
 }
 
 type Loop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -203,6 +228,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         instances: Instances::default(),
         outbox_wake: Notify::new(),
         rollouts: Rollouts::default(),
+        callbacks: Callbacks::default(),
         stop: CancellationToken::new(),
     }))
 }

@@ -14,6 +14,7 @@ mod idempotency;
 mod instances;
 mod list;
 mod metrics;
+mod news;
 mod node_keys;
 mod nodes;
 mod outbox;
@@ -28,6 +29,10 @@ mod tenancy;
 #[cfg(test)]
 mod testing;
 
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
 use engine::{Pool, Transaction};
 use statement::query;
 
@@ -41,6 +46,7 @@ pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use list::ListFilter;
+pub(crate) use news::News;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
 pub(crate) use retention::Settled;
@@ -58,8 +64,29 @@ pub(crate) enum StoreError {
     Sql(#[from] sqlx::Error),
     #[error("the database schema")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error("an invocation is not where it was read in the same transaction")]
+    Moved,
     #[error(transparent)]
     Corrupt(#[from] CorruptRow),
+}
+
+/// Why a database did not do its work, where asking again may help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passing {
+    /// Others were before us for too long.
+    NoTurn,
+    /// It could not be reached, or went away: what was under way is done or not.
+    Away,
+}
+
+impl StoreError {
+    /// `None` for what will not pass by itself.
+    pub(crate) fn passes(&self) -> Option<Passing> {
+        match self {
+            Self::Sql(err) => engine::passes(err),
+            Self::Migrate(_) | Self::Moved | Self::Corrupt(_) => None,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -67,35 +94,51 @@ pub(crate) struct Store {
     write: Pool,
     read: Pool,
     shared: bool,
+    /// By which news of this service is known from that of others.
+    teller: Uuid,
 }
 
 /// A write transaction. Dropped without [`Tx::commit`], it changed nothing.
-pub(crate) struct Tx(Transaction);
+pub(crate) struct Tx(Transaction, Untold);
+
+/// What is to be told with the commit, and by whom.
+struct Untold {
+    teller: Uuid,
+    news: BTreeSet<News>,
+}
 
 impl Store {
     /// Opens the database and brings its schema up to date; refuses one that a newer release has changed.
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
         let (write, read) = database.open().await?;
-        Ok(Self {
-            write,
-            read,
-            shared: database.is_shared(),
-        })
+        Ok(Self::of(write, read, database))
     }
 
     /// Opens the database to look at it, also while it is served. Nothing is brought up to date.
     pub(crate) async fn open_to_read(database: &Database) -> Result<Self, StoreError> {
         let read = database.open_to_read().await?;
-        Ok(Self {
-            write: read.clone(),
+        Ok(Self::of(read.clone(), read, database))
+    }
+
+    fn of(write: Pool, read: Pool, database: &Database) -> Self {
+        Self {
+            write,
             read,
             shared: database.is_shared(),
-        })
+            teller: Uuid::now_v7(),
+        }
+    }
+
+    /// Whether other services may write here too.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// Begins to write. The lock is taken now: what is read inside stays true until the commit.
     pub(crate) async fn begin(&self) -> Result<Tx, StoreError> {
-        Ok(Tx(self.write.begin_write().await?))
+        let news = BTreeSet::new();
+        let teller = self.teller;
+        Ok(Tx(self.write.begin_write().await?, Untold { teller, news }))
     }
 
     /// Whether the database answers.
@@ -111,7 +154,8 @@ impl Store {
 }
 
 impl Tx {
-    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+        self.notify().await?;
         Ok(self.0.commit().await?)
     }
 }

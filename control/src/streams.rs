@@ -100,6 +100,27 @@ impl NodeStreams {
         lock(&self.0).last_cancel >= Some(since)
     }
 
+    /// Opens no other stream. Answers how many there are.
+    pub(crate) fn open_no_more(&self) -> usize {
+        let mut registry = lock(&self.0);
+        registry.closed_for_good = true;
+        registry.streams.len()
+    }
+
+    /// Ends so many of them. Answers how many are left.
+    pub(crate) fn end_some(&self, some: usize) -> usize {
+        let mut registry = lock(&self.0);
+        let ended: Vec<NodeId> = registry.streams.keys().take(some).copied().collect();
+        for node in ended {
+            registry.streams.remove(&node);
+        }
+        registry.streams.len()
+    }
+
+    pub(crate) fn opens_no_more(&self) -> bool {
+        lock(&self.0).closed_for_good
+    }
+
     /// Ends every stream and opens no other.
     pub(crate) fn close(&self) {
         let mut registry = lock(&self.0);
@@ -146,6 +167,13 @@ impl Watchers {
 
     pub(crate) fn wake(&self, execution: ExecutionId) {
         if let Some(sender) = lock(&self.0).get(&execution) {
+            sender.send_replace(());
+        }
+    }
+
+    /// News of any of them may have been missed.
+    pub(crate) fn wake_all(&self) {
+        for sender in lock(&self.0).values() {
             sender.send_replace(());
         }
     }
@@ -200,6 +228,22 @@ mod tests {
             got += 1;
         }
         assert_eq!(got, PUSHES_MAX);
+    }
+
+    #[tokio::test]
+    async fn streams_end_some_at_a_time_and_none_opens_meanwhile() {
+        let streams = NodeStreams::default();
+        let node = |n| NodeId::mint(Timestamp::from_millis(n), [1; 10]);
+        let mut open: Vec<_> = (0..5).map(|n| streams.open(node(n)).unwrap()).collect();
+        assert_eq!(streams.open_no_more(), 5);
+        assert!(streams.open(node(9)).is_none() && streams.opens_no_more());
+        assert_eq!(
+            (streams.end_some(2), streams.end_some(2), streams.end_some(2)),
+            (3, 1, 0)
+        );
+        for stream in &mut open {
+            assert!(stream.next().await.is_none());
+        }
     }
 
     #[tokio::test]

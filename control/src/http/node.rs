@@ -46,7 +46,7 @@ use crate::{
     machine,
     presence::Seen,
     signing,
-    store::Owed,
+    store::{Owed, TargetState},
 };
 
 /// How often a stream on which nothing happens says that it is there.
@@ -165,9 +165,10 @@ pub(super) async fn callback(
         return Err(refused("node_execution_callback.path_gate", err).await);
     }
     uncontested(&control, &node)?;
-    if let Err(err) = may_speak_for(&control, execution, &node, &headers).await {
-        return Err(refused("node_execution_callback.node_gate", err).await);
-    }
+    let seen = match may_speak_for(&control, execution, &node, &headers).await {
+        Ok(seen) => seen,
+        Err(err) => return Err(refused("node_execution_callback.node_gate", err).await),
+    };
     let callback: Callback = read_json(body, CALLBACK_BODY_BYTES_MAX).await?;
     if !callback::is_reportable(callback.status) {
         let refusal = ApiError::new(
@@ -183,7 +184,8 @@ pub(super) async fn callback(
         &control,
         caller,
         (execution, node.id),
-        &callback,
+        &seen,
+        callback,
         Timestamp::now(),
     )
     .await;
@@ -209,7 +211,7 @@ async fn may_speak_for(
     execution: ExecutionId,
     node: &Node,
     headers: &HeaderMap,
-) -> Result<(), ApiError> {
+) -> Result<TargetState, ApiError> {
     let Some(target) = control.store.target_now(execution, node.id).await? else {
         return Err(if control.store.execution_exists(execution).await? {
             ApiError::denied(
@@ -231,7 +233,7 @@ async fn may_speak_for(
         None => !target.callback_token_required,
     };
     if held {
-        return Ok(());
+        return Ok(target);
     }
     Err(ApiError::denied(
         "callback_token_mismatch",
@@ -243,6 +245,13 @@ async fn may_speak_for(
 /// The node's event stream: first all it is owed by the state of things, then what comes.
 pub(super) async fn events(State(control): State<Shared>, node: Node) -> Result<Response, ApiError> {
     node.require_own_path("node_id_mismatch")?;
+    if control.node_streams.opens_no_more() {
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "busy",
+            "this control is stopping; connect again",
+        ));
+    }
     let now = Timestamp::now();
     control.presence.note(
         node.id,

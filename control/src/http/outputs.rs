@@ -56,7 +56,8 @@ pub(super) async fn accept(
     // The bytes may have taken minutes to come. Asked again under the write lock, which no report can pass: what is
     // settled is not written over.
     let mut tx = control.store.begin().await?;
-    open_still(tx.target(invocation.0, invocation.1).await?, invocation.0)?;
+    let target = tx.targets(&[invocation]).await?.remove(&invocation);
+    open_still(target, invocation.0)?;
     received.keep().await?;
     Ok(StatusCode::OK)
 }

@@ -31,7 +31,7 @@ use crate::{
     outputs::{OutputError, UploadRefused},
     rate::TooOften,
     rolling::PauseError,
-    store::StoreError,
+    store::{Passing, StoreError},
 };
 
 /// How long a caller turned away for capacity should wait before it asks again, in seconds.
@@ -364,17 +364,25 @@ impl From<OidcError> for ApiError {
     }
 }
 
+impl ApiError {
+    fn not_now(why: Passing) -> Self {
+        let why = match why {
+            Passing::NoTurn => "too much is waiting to be stored; try again",
+            Passing::Away => {
+                "the database is not there, or went away before it answered; try again, with the same Idempotency-Key"
+            }
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why)
+    }
+}
+
 impl From<StoreError> for ApiError {
     fn from(err: StoreError) -> Self {
-        if let StoreError::Sql(sqlx::Error::PoolTimedOut) = err {
-            log::error!("The database did not get a turn in time");
-            return Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "busy",
-                "too much is waiting to be stored; try again",
-            );
-        }
-        Self::internal(&err)
+        let Some(why) = err.passes() else {
+            return Self::internal(&err);
+        };
+        log::error!("The database did not do its work: {}", error_chain(&err));
+        Self::not_now(why)
     }
 }
 
@@ -506,6 +514,7 @@ impl From<CallbackError> for ApiError {
             CallbackError::OutputDiffers { .. } => Self::new(StatusCode::CONFLICT, "output_differs", text),
             CallbackError::Gone => Self::not_found("execution_not_found", text),
             CallbackError::Raced => Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", text),
+            CallbackError::NotNow(why) => Self::not_now(why),
             CallbackError::Store(err) => err.into(),
         }
     }

@@ -7,9 +7,9 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
+    CorruptRow, Store, StoreError, Tx,
     rows::{Reader, Row},
-    statement::{QueryBuilder, query},
+    statement::{QueryBuilder, in_powers, query},
 };
 use crate::audit::Entry;
 
@@ -68,7 +68,7 @@ impl Tx {
             seq: 0,
             hash: GENESIS,
         });
-        for chunk in entries.chunks(ROWS_PER_INSERT) {
+        for chunk in in_powers(entries) {
             let rows: Vec<AuditRow> = chunk
                 .iter()
                 .map(|entry| {

@@ -7,7 +7,7 @@ use muster_shared::{
 };
 
 use super::{
-    Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
+    News, Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
     executions::{Ended, push_statuses},
     rows::{Reader, nodes_of},
     statement::{QueryBuilder, query},
@@ -96,6 +96,7 @@ impl Tx {
         nodes: &[NodeId],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
+        self.tell(News::Outbox);
         let mut asked = 0;
         for nodes in nodes.chunks(ROWS_PER_INSERT) {
             const UNASKED: &str = " AND cancel_requested_at IS NULL AND ended_at IS NULL";

@@ -15,7 +15,7 @@ use sqlx::{
     },
 };
 
-use super::{StoreError, rows::Row, statement::Statement};
+use super::{Passing, StoreError, rows::Row, statement::Statement};
 
 /// How many connections read at the same time.
 pub(super) const READERS: u32 = 4;
@@ -305,5 +305,29 @@ impl Statement {
         run!(self, on, query, e =>
             query.fetch(e).map_ok(Row::Sqlite).boxed(),
             query.fetch(e).map_ok(Row::Postgres).boxed())
+    }
+}
+
+/// By the codes of PostgreSQL (its manual, appendix A), and what the drivers say themselves.
+pub(super) fn passes(err: &sqlx::Error) -> Option<Passing> {
+    let Some(said) = err.as_database_error() else {
+        let away = matches!(
+            err,
+            sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed
+        );
+        let no_turn = matches!(err, sqlx::Error::PoolTimedOut);
+        return no_turn
+            .then_some(Passing::NoTurn)
+            .or(away.then_some(Passing::Away));
+    };
+    let code = said.code()?;
+    match &*code {
+        // lock_not_available, serialization_failure, deadlock_detected; SQLITE_BUSY
+        "55P03" | "40001" | "40P01" | "5" => Some(Passing::NoTurn),
+        // idle_in_transaction_session_timeout, and whatever ends or forbids a connection
+        "25P03" | "57P01" | "57P02" | "57P03" => Some(Passing::Away),
+        // Class 53: no room, no memory, no connection left. Class 08: the connection.
+        code if code.starts_with("53") || code.starts_with("08") => Some(Passing::Away),
+        _ => None,
     }
 }

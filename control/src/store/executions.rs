@@ -1,6 +1,9 @@
 //! Executions, their targets and their timeline.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Duration,
+};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, ExecutionId, NodeId, ProjectId},
@@ -10,10 +13,10 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, ROWS_PER_INSERT, Store, StoreError, Tx,
+    CorruptRow, News, ROWS_PER_INSERT, Store, StoreError, Tx,
     engine::Transaction,
     rows::{Reader, Row, nodes_of, to_json},
-    statement::{QueryBuilder, query, query_scalar},
+    statement::{QueryBuilder, in_powers, query, query_scalar},
 };
 use crate::rollout::Deadlines;
 
@@ -222,6 +225,7 @@ impl Tx {
         .bind(new.sealed_parameters)
         .execute(&mut self.0)
         .await?;
+        self.tell(if new.held { News::Rollouts } else { News::Outbox });
         for (index, chunk) in new.targets.chunks(ROWS_PER_INSERT).enumerate() {
             self.insert_targets(new, index * ROWS_PER_INSERT, chunk).await?;
         }
@@ -276,99 +280,141 @@ impl Tx {
         Ok(())
     }
 
-    pub(crate) async fn target(
+    /// The states of these targets; of one that there is not, nothing.
+    pub(crate) async fn targets(
         &mut self,
-        execution: ExecutionId,
-        node: NodeId,
-    ) -> Result<Option<TargetState>, StoreError> {
-        let row = query(TARGET_STATE)
-            .bind(execution.uuid())
-            .bind(node.uuid())
-            .fetch_optional(&mut self.0)
-            .await?;
-        row.map(|row| target_state(&row)).transpose()
+        asked: &[(ExecutionId, NodeId)],
+    ) -> Result<HashMap<(ExecutionId, NodeId), TargetState>, StoreError> {
+        let mut targets = HashMap::new();
+        for asked in in_powers(asked) {
+            let mut query = QueryBuilder::new("WITH asked (execution_id, node_id) AS (");
+            query.push_values(asked, |row, (execution, node)| {
+                row.push_bind(execution.uuid()).push_bind(node.uuid());
+            });
+            query
+                .push(") SELECT ")
+                .push(TARGET_STATE_COLUMNS)
+                // In this order: what is asked for is little, and the targets are many.
+                .push(
+                    " FROM asked CROSS JOIN action_execution_target t
+                     CROSS JOIN action_execution e CROSS JOIN domain
+                     WHERE t.execution_id = asked.execution_id AND t.node_id = asked.node_id
+                       AND e.id = t.execution_id AND domain.id = e.domain_id",
+                );
+            for row in query.build().fetch_all(&mut self.0).await? {
+                let named = Reader::new(&row, "action_execution_target", "execution_id");
+                let target = (named.id("execution_id")?, named.id("node_id")?);
+                targets.insert(target, target_state(&row)?);
+            }
+        }
+        Ok(targets)
     }
 
-    /// Advances an invocation that still is where the decision found it, with its event and, when it was the last to
-    /// end, the settling of the header. `None` when it has moved since; otherwise whether the header settled.
+    /// Advances invocations that each were read in this transaction where they are, with their events and, where one was
+    /// the last to end, the settling of the header. Answers which executions settled. No target is named twice.
     pub(crate) async fn advance(
         &mut self,
-        step: &Advance<'_>,
+        steps: &[Advance<'_>],
         now: Timestamp,
-    ) -> Result<Option<bool>, StoreError> {
-        let ended = step.to.is_terminal().then_some(now);
-        let started = (step.to == Status::Started).then_some(now);
-        let moved = query(
-            "UPDATE action_execution_target
-             SET status = $4, exit_code = $5, error = $6, output_ref = $7, updated_at = $8,
-                 output_bytes = coalesce($9, output_bytes),
-                 started_at = coalesce(started_at, $10), ended_at = $11,
-                 output_total_bytes = $12, output_error = $13
-             WHERE execution_id = $1 AND node_id = $2 AND status = $3 AND released_at IS NOT NULL",
-        )
-        .bind(step.execution.uuid())
-        .bind(step.node.uuid())
-        .bind(step.from.as_str())
-        .bind(step.to.as_str())
-        .bind(step.exit_code)
-        .bind(step.error)
-        .bind(step.output.map(to_json))
-        .bind(now)
-        .bind(step.output_bytes.map(to_i64))
-        .bind(started)
-        .bind(ended)
-        .bind(step.output_total_bytes.map(to_i64))
-        .bind(step.output_error)
-        .execute(&mut self.0)
-        .await?;
-        if moved == 0 {
-            return Ok(None);
+    ) -> Result<HashSet<ExecutionId>, StoreError> {
+        let mut moved = 0;
+        for steps in in_powers(steps) {
+            moved += self.move_targets(steps, now).await?;
         }
-        self.append_event(step, false, now).await?;
-        if step.to.is_terminal() {
-            let ended = Ended {
-                targets: 1,
-                failed: u64::from(is_failure(step.to)),
-                held: 0,
-            };
-            return self.count_down(step.execution, ended, now).await.map(Some);
+        if moved != steps.len() as u64 {
+            return Err(StoreError::Moved);
         }
-        Ok(Some(false))
+        self.append_events(steps, false, now).await?;
+        let mut ended: BTreeMap<ExecutionId, Ended> = BTreeMap::new();
+        for step in steps.iter().filter(|step| step.to.is_terminal()) {
+            let ended = ended.entry(step.execution).or_default();
+            ended.targets += 1;
+            ended.failed += u64::from(is_failure(step.to));
+        }
+        let mut settled = HashSet::new();
+        for (execution, ended) in ended {
+            if self.count_down(execution, ended, now).await? {
+                settled.insert(execution);
+            }
+        }
+        Ok(settled)
+    }
+
+    async fn move_targets(&mut self, steps: &[Advance<'_>], now: Timestamp) -> Result<u64, StoreError> {
+        let mut query = QueryBuilder::new(
+            "WITH step (execution_id, node_id, was, status, exit_code, error, output_ref, output_bytes,
+                        output_total_bytes, output_error, started_at, ended_at) AS (",
+        );
+        query.push_values(steps, |row, step| {
+            row.push_bind(step.execution.uuid())
+                .push_bind(step.node.uuid())
+                .push_bind(step.from.as_str())
+                .push_bind(step.to.as_str())
+                .push_bind(step.exit_code)
+                .push_bind(step.error)
+                .push_bind(step.output.map(to_json))
+                .push_bind(step.output_bytes.map(to_i64))
+                .push_bind(step.output_total_bytes.map(to_i64))
+                .push_bind(step.output_error)
+                .push_bind((step.to == Status::Started).then_some(now))
+                .push_bind(step.to.is_terminal().then_some(now));
+        });
+        query
+            .push(
+                ") UPDATE action_execution_target AS t
+                 SET status = step.status, exit_code = step.exit_code, error = step.error,
+                     output_ref = step.output_ref, output_bytes = coalesce(step.output_bytes, t.output_bytes),
+                     output_total_bytes = step.output_total_bytes, output_error = step.output_error,
+                     started_at = coalesce(t.started_at, step.started_at), ended_at = step.ended_at,
+                     updated_at = ",
+            )
+            .push_bind(now)
+            .push(
+                " FROM step
+                 WHERE t.execution_id = step.execution_id AND t.node_id = step.node_id AND t.status = step.was
+                   AND t.released_at IS NOT NULL",
+            );
+        Ok(query.build().execute(&mut self.0).await?)
     }
 
     /// Keeps news that came after its invocation was settled, beside it.
-    pub(crate) async fn append_late_event(
+    pub(crate) async fn append_late_events(
         &mut self,
-        step: &Advance<'_>,
+        steps: &[Advance<'_>],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        self.append_event(step, true, now).await
+        self.append_events(steps, true, now).await
     }
 
-    async fn append_event(
+    async fn append_events(
         &mut self,
-        step: &Advance<'_>,
+        steps: &[Advance<'_>],
         late: bool,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let detail = match (step.exit_code, step.error) {
-            (_, Some(error)) => Some(error.to_owned()),
-            (Some(code), None) => Some(format!("exit status {code}")),
-            (None, None) => None,
-        };
-        query(
-            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        )
-        .bind(step.execution.uuid())
-        .bind(step.node.uuid())
-        .bind(step.from.as_str())
-        .bind(step.to.as_str())
-        .bind(late)
-        .bind(detail)
-        .bind(now)
-        .execute(&mut self.0)
-        .await?;
+        for steps in in_powers(steps) {
+            let mut query = QueryBuilder::new(
+                "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at) ",
+            );
+            query.push_values(steps, |row, step| {
+                let detail = match (step.exit_code, step.error) {
+                    (_, Some(error)) => Some(error.to_owned()),
+                    (Some(code), None) => Some(format!("exit status {code}")),
+                    (None, None) => None,
+                };
+                row.push_bind(step.execution.uuid())
+                    .push_bind(step.node.uuid())
+                    .push_bind(step.from.as_str())
+                    .push_bind(step.to.as_str())
+                    .push_bind(late)
+                    .push_bind(detail)
+                    .push_bind(now);
+            });
+            query.build().execute(&mut self.0).await?;
+        }
+        for step in steps {
+            self.tell(News::Timeline(step.execution));
+        }
         Ok(())
     }
 
@@ -494,6 +540,8 @@ impl Tx {
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.tell(News::Timeline(execution));
+        self.tell(News::Rollouts);
         let live: i64 = query_scalar(
             "UPDATE action_execution SET live_targets = live_targets - $2, updated_at = $3,
                  failed_targets = failed_targets + $4, held_targets = held_targets - $5
@@ -528,7 +576,7 @@ impl Tx {
 }
 
 /// Targets that ended together.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Ended {
     pub(super) targets: u64,
     /// How many of them as `failed` or `timeout`.
@@ -569,10 +617,11 @@ fn to_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-const TARGET_STATE: &str =
-    "SELECT t.execution_id, t.status, t.released_at, t.callback_token_hash, t.output_ref, t.output_error,
-            CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required
-     FROM action_execution_target t
+const TARGET_STATE_COLUMNS: &str =
+    "t.execution_id, t.node_id, t.status, t.released_at, t.callback_token_hash, t.output_ref, t.output_error,
+     CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required";
+
+const TARGET_STATE: &str = " FROM action_execution_target t
      JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
      WHERE t.execution_id = $1 AND t.node_id = $2";
 
@@ -620,7 +669,7 @@ impl Store {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<TargetState>, StoreError> {
-        let row = query(TARGET_STATE)
+        let row = query(&format!("SELECT {TARGET_STATE_COLUMNS}{TARGET_STATE}"))
             .bind(execution.uuid())
             .bind(node.uuid())
             .fetch_optional(&self.read)

@@ -4,7 +4,7 @@ use muster_shared::{ids::NodeId, time::Timestamp};
 use uuid::Uuid;
 
 use super::{
-    StoreError, Tx,
+    News, StoreError, Tx,
     statement::{query, query_scalar},
 };
 
@@ -26,6 +26,7 @@ impl Tx {
         .bind(Uuid::nil())
         .execute(&mut self.0)
         .await?;
+        self.tell(News::EndStream(node));
         Ok(moved == 1)
     }
 
@@ -52,6 +53,7 @@ impl Tx {
         .bind(copy)
         .execute(&mut self.0)
         .await?;
+        self.tell(News::EndStream(node));
         Ok(moved == 1)
     }
 

@@ -17,11 +17,14 @@ use muster_shared::{
 use uuid::Uuid;
 
 use super::{
-    ROWS_PER_INSERT, Store, StoreError, Tx,
+    News, ROWS_PER_INSERT, Store, StoreError, Tx,
     rows::Reader,
-    statement::{QueryBuilder, query, query_scalar},
+    statement::{QueryBuilder, in_powers, query, query_scalar},
 };
-use crate::gates::{Candidate, Declared};
+use crate::{
+    gates::{Candidate, Declared},
+    presence::Seen,
+};
 
 pub(crate) struct NewNode<'a> {
     pub(crate) id: NodeId,
@@ -434,6 +437,7 @@ impl Tx {
 
     /// Takes a node out of service for good: its NSK opens nothing any more, its history stays.
     pub(crate) async fn decommission(&mut self, node: NodeId, now: Timestamp) -> Result<(), StoreError> {
+        self.tell(News::EndStream(node));
         query("UPDATE node SET decommissioned_at = $2 WHERE id = $1 AND decommissioned_at IS NULL")
             .bind(node.uuid())
             .bind(now)
@@ -490,25 +494,26 @@ impl Tx {
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
-    /// Notes when a node was last heard of, and how far off its clock was.
-    pub(crate) async fn note_presence(
-        &mut self,
-        node: NodeId,
-        seen: Timestamp,
-        skew_ms: Option<i64>,
-        binary_version: Option<&str>,
-    ) -> Result<(), StoreError> {
-        query(
-            "UPDATE node SET last_seen_at = $2, clock_skew_ms = coalesce($3, clock_skew_ms),
-                             binary_version = coalesce($4, binary_version)
-             WHERE id = $1",
-        )
-        .bind(node.uuid())
-        .bind(seen)
-        .bind(skew_ms)
-        .bind(binary_version)
-        .execute(&mut self.0)
-        .await?;
+    /// Notes when nodes were last heard of, how far off their clocks were, and what they run. Of what is known already, a
+    /// later word from another service counts.
+    pub(crate) async fn note_presence(&mut self, seen: &[(NodeId, Seen)]) -> Result<(), StoreError> {
+        for seen in in_powers(seen) {
+            let mut query = QueryBuilder::new("WITH seen (id, at, skew_ms, binary_version) AS (");
+            query.push_values(seen, |row, (node, seen)| {
+                row.push_bind(node.uuid())
+                    .push_bind(seen.at)
+                    .push_bind(seen.skew_ms)
+                    .push_bind(seen.binary_version.as_deref());
+            });
+            query.push(
+                ") UPDATE node SET last_seen_at = seen.at,
+                       clock_skew_ms = coalesce(seen.skew_ms, clock_skew_ms),
+                       binary_version = coalesce(seen.binary_version, node.binary_version)
+                 FROM seen
+                 WHERE node.id = seen.id AND (last_seen_at IS NULL OR last_seen_at < seen.at)",
+            );
+            query.build().execute(&mut self.0).await?;
+        }
         Ok(())
     }
 }

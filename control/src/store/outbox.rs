@@ -7,12 +7,12 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, ExecutionHeader, Store, StoreError, Tx,
+    CorruptRow, ExecutionHeader, News, Store, StoreError, Tx,
     executions::HEADER_COLUMNS,
     rows::{Reader, Row, nodes_of},
     statement::{QueryBuilder, query},
 };
-use crate::rollout::Deadlines;
+use crate::{outbox::Cursor, rollout::Deadlines};
 
 /// One row of the outbox, with what its frame needs.
 #[derive(Clone, Debug)]
@@ -102,10 +102,10 @@ impl Store {
         Ok(rows.iter().map(owed_baseline).collect::<Result<_, _>>()?)
     }
 
-    /// Rows of the outbox after `after`, in the order they were written.
+    /// Rows of the outbox that were not read, in the order of their ids.
     pub(crate) async fn outbox_after(
         &self,
-        after: i64,
+        cursor: &Cursor,
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<OutboxRow>, StoreError> {
@@ -123,9 +123,17 @@ impl Store {
                  LEFT JOIN hook_baseline b ON b.node_id = o.node_id AND b.hook = coalesce(o.hook, e.action_name)
                  WHERE o.id > ",
             )
-            .push_bind(after)
-            .push(" ORDER BY o.id LIMIT ")
-            .push_bind(i64::from(limit));
+            .push_bind(cursor.after());
+        let missing = cursor.missing();
+        if !missing.is_empty() {
+            query.push(" OR o.id IN (");
+            let mut list = query.separated(", ");
+            for id in missing {
+                list.push_bind(id);
+            }
+            query.push(")");
+        }
+        query.push(" ORDER BY o.id LIMIT ").push_bind(i64::from(limit));
         let rows = query.build().fetch_all(&self.read).await?;
         rows.iter()
             .map(|raw| {
@@ -189,6 +197,7 @@ impl Tx {
         hook: &ActionName,
         now: Timestamp,
     ) -> Result<(), StoreError> {
+        self.tell(News::Outbox);
         query(
             "INSERT INTO outbox (event_type, node_id, hook, created_at) VALUES ('hook_baseline_updated', $1, $2, $3)",
         )
@@ -200,10 +209,11 @@ impl Tx {
         Ok(())
     }
 
-    /// Removes rows that were handed to their streams, or need not be.
-    pub(crate) async fn drain_outbox(&mut self, up_to: i64) -> Result<u64, StoreError> {
-        let gone = query("DELETE FROM outbox WHERE id <= $1")
+    /// Removes rows that were handed to their streams, or need not be: those up to an id that were written by then.
+    pub(crate) async fn drain_outbox(&mut self, up_to: i64, by: Timestamp) -> Result<u64, StoreError> {
+        let gone = query("DELETE FROM outbox WHERE id <= $1 AND created_at <= $2")
             .bind(up_to)
+            .bind(by)
             .execute(&mut self.0)
             .await?;
         Ok(gone)

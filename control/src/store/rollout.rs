@@ -9,7 +9,7 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, Store, StoreError, Tx,
+    CorruptRow, News, Store, StoreError, Tx,
     cancel::{cancelled, events_of_cancelled},
     engine::Transaction,
     executions::Ended,
@@ -116,6 +116,8 @@ impl Tx {
         deadlines: Deadlines,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
+        self.tell(News::Outbox);
+        self.tell(News::Timeline(execution));
         let mut last = QueryBuilder::new(
             "SELECT max(place) FROM (SELECT rollout_position AS place FROM action_execution_target
              WHERE execution_id = ",

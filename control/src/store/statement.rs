@@ -132,6 +132,19 @@ impl Encode<'_, Postgres> for Json {
     }
 }
 
+/// How many rows a statement has at most that is made for any number of them.
+const POWER_MAX: usize = 256;
+
+/// Cuts a list into pieces of 256, 128 and so on down to 1: the statements made for them are few enough to stay prepared.
+pub(super) fn in_powers<T>(mut items: &[T]) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let largest = items.len().checked_ilog2()?;
+        let (piece, rest) = items.split_at(POWER_MAX.min(1 << largest));
+        items = rest;
+        Some(piece)
+    })
+}
+
 /// A whole statement, ready to run.
 #[derive(Clone, Debug)]
 pub(super) struct Statement {
@@ -264,6 +277,16 @@ impl Separated<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_cut_into_powers_of_two() {
+        let items: Vec<u32> = (0..683).collect();
+        let pieces: Vec<&[u32]> = in_powers(&items).collect();
+        let sizes: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
+        assert_eq!(sizes, [256, 256, 128, 32, 8, 2, 1]);
+        assert_eq!(pieces.concat(), items);
+        assert_eq!(in_powers::<u32>(&[]).count(), 0);
+    }
 
     #[test]
     fn values_are_numbered_in_the_order_of_the_text() {
