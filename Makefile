@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build release test lint contract demo clean
+.PHONY: build release test test-postgres lint contract demo clean
 
 build:
 	cargo build --workspace --locked
@@ -12,6 +12,10 @@ release:
 
 test:
 	scripts/test
+
+# The stories that have a control, with PostgreSQL below it.
+test-postgres:
+	MUSTER_TEST_ENGINE=postgres scripts/test
 
 lint:
 	scripts/lint

@@ -45,6 +45,18 @@ impl BareNode {
         }
     }
 
+    /// The same node at another address.
+    #[must_use]
+    pub fn through(&self, server: &Operator) -> Self {
+        Self {
+            server: server.server.clone(),
+            nsk: self.nsk.clone(),
+            ring: self.ring.clone(),
+            http: self.http.clone(),
+            id: self.id,
+        }
+    }
+
     #[must_use]
     pub fn enroll_request() -> EnrollRequest {
         EnrollRequest {

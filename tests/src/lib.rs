@@ -10,15 +10,20 @@ pub mod binaries;
 pub mod connect_proxy;
 pub mod contract;
 pub mod daemon;
+pub mod database;
 pub mod fake_control;
 pub mod fake_systemd;
 pub mod faulty_store;
+pub mod invariants;
 pub mod lossy;
 pub mod musterd;
 pub mod oidc;
 pub mod operator;
 pub mod package_root;
+pub mod postgres;
+pub mod postgres_relay;
 pub mod relay;
+pub mod replicas;
 pub mod s3;
 pub mod sse;
 pub mod testhost;
@@ -27,10 +32,13 @@ pub mod world;
 
 pub use bare_node::BareNode;
 pub use daemon::Daemon;
+pub use database::{Database, Engine};
 pub use fake_control::FakeControl;
 pub use fake_systemd::FakeSystemd;
 pub use musterd::Musterd;
 pub use operator::{Answer, Operator, Said};
+pub use postgres_relay::PgRelay;
+pub use replicas::Replicas;
 pub use testhost::TestHost;
 pub use wait::until;
 pub use world::{Node, World};
@@ -53,6 +61,12 @@ pub fn chance<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the system gives random bytes");
     bytes
+}
+
+/// Bytes in hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Lets every TLS client and server of this process use the one crypto provider of the workspace.

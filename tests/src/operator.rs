@@ -113,6 +113,12 @@ impl Operator {
         }
     }
 
+    /// Whether control says that it serves.
+    pub async fn is_ready(&self) -> bool {
+        let ready = self.request(Method::GET, "/readyz").send().await;
+        ready.is_ok_and(|answer| answer.status() == 200)
+    }
+
     /// A path under the operator's project.
     #[must_use]
     pub fn in_project(&self, path: &str) -> String {

@@ -7,6 +7,7 @@ use std::{
     ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,16 +15,16 @@ use muster_shared::{
     ids::{ExecutionId, NodeId},
     wire::{ActionKind, Execution, NodeSummary, Page},
 };
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Daemon, Musterd, Operator,
+    Daemon, Database, Engine, Musterd, Operator,
     binaries::binary,
-    chance,
+    chance, hex,
     daemon::{end_supervisors_under, supervisors_under},
-    operator::encoded,
+    operator::{encoded, said_by},
+    postgres::Cluster,
     until,
 };
 
@@ -32,17 +33,51 @@ const NAME_LABEL: &str = "story-node";
 /// How long a supervisor may take to leave after its invocation was settled.
 const SUPERVISOR_LEAVES_WITHIN: Duration = Duration::from_secs(15);
 
-const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
+/// Stories ask far more often than operators do.
+pub const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
 
 pub struct World {
     pub operator: Operator,
     control: Option<Daemon>,
-    data: PathBuf,
-    port: u16,
+    at: Place,
     config: Option<PathBuf>,
     open_is_fine: Cell<bool>,
+    // After what uses it.
+    database: Database,
     // Last, so that it outlives everything that writes into it.
     dir: TempDir,
+}
+
+/// What a world is to be.
+pub struct Setup<'a> {
+    /// A configuration file; `{dir}` in it stands for the world's directory.
+    pub config: Option<&'a str>,
+    pub engine: Engine,
+    /// A cluster of the story's own, with PostgreSQL.
+    pub cluster: Option<Arc<Cluster>>,
+    /// The port under which control is known, where that is not its own.
+    pub front: Option<u16>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self {
+            config: Some(OFTEN),
+            engine: Engine::of_this_run(),
+            cluster: None,
+            front: None,
+        }
+    }
+}
+
+/// Where one control is: its own directory and port, and what it shares with others.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) data: PathBuf,
+    pub(crate) port: u16,
+    pub(crate) front: Option<u16>,
+    /// What `--database-url` takes, if that is to be said.
+    pub(crate) database_url: Option<String>,
 }
 
 /// A `musterd` that is enrolled in a world.
@@ -55,6 +90,7 @@ pub struct Node {
 /// What a node is to be before it is enrolled.
 pub struct NodeToBe<'w> {
     world: &'w World,
+    server: String,
     labels: String,
     musterd: Musterd,
 }
@@ -66,25 +102,42 @@ pub const PATIENT: &str =
 impl World {
     /// A control that serves, with its first domain, project and operator token, and no node.
     pub async fn new() -> Self {
-        // Stories look far more often than operators do.
-        Self::with_config(Some(OFTEN)).await
+        Self::made(Setup::default()).await
     }
 
     /// The same with a configuration file; `{dir}` in it stands for the world's directory.
     pub async fn with_config(config: Option<&str>) -> Self {
+        Self::made(Setup {
+            config,
+            ..Setup::default()
+        })
+        .await
+    }
+
+    /// The same with everything said.
+    pub async fn made(setup: Setup<'_>) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("muster-world-")
             .tempdir()
             .expect("a directory can be made");
         let data = dir.path().join("control");
-        let config = config.map(|toml| {
+        let config = setup.config.map(|toml| {
             let path = dir.path().join("control.toml");
             let toml = toml.replace("{dir}", &dir.path().to_string_lossy());
             std::fs::write(&path, toml).expect("the configuration can be written");
             path
         });
-        let port = free_port();
-        let first = init_control(&data, port);
+        let database = Database::made(setup.engine, &data, setup.cluster).await;
+        let at = Place {
+            data,
+            port: free_port(),
+            front: setup.front,
+            database_url: match &database {
+                Database::Sqlite(_) => None,
+                Database::Postgres(database) => Some(database.url()),
+            },
+        };
+        let first = init_control(&at);
         let text = |key: &str| {
             first[key]
                 .as_str()
@@ -102,10 +155,10 @@ impl World {
         let mut world = Self {
             operator,
             control: None,
-            data,
-            port,
+            at,
             config,
             open_is_fine,
+            database,
             dir,
         };
         world.start().await;
@@ -119,7 +172,7 @@ impl World {
 
     #[must_use]
     pub fn data_dir(&self) -> &Path {
-        &self.data
+        &self.at.data
     }
 
     /// Starts control and waits until it says that it is ready.
@@ -127,27 +180,112 @@ impl World {
     /// # Panics
     /// When it runs already, or never gets ready.
     pub async fn start(&mut self) {
+        self.launch();
+        self.ready().await;
+    }
+
+    /// Starts control, and waits for nothing.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub fn launch(&mut self) {
         assert!(self.control.is_none(), "control runs already");
-        let mut command = control_command("serve", &self.data, self.port);
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
-        let mut control = Daemon::start("muster-control", command, &self.dir.path().join("control.log"));
+        self.control = Some(self.serve(&self.at, "control"));
+    }
+
+    /// Starts control with its data on a file system of that size, which nobody but it sees mounted. Answers where the data
+    /// is for others.
+    pub async fn start_on_small_disk(&mut self, size: &str) -> PathBuf {
+        let kept = self.dir.path().join("kept");
+        std::fs::rename(&self.at.data, &kept).expect("the directory is the world's own");
+        std::fs::create_dir(&self.at.data).expect("the directory is the world's own");
+        let script = "mount -t tmpfs -o mode=700,size=\"$1\" none \"$2\" && cp -a \"$3/.\" \"$2\" || exit; \
+                      shift 3 && exec \"$@\"";
+        let serve = self.serve_command(&self.at);
+        let mut inside = Command::new("unshare");
+        inside
+            .env_clear()
+            .envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .args(["--mount", "sh", "-c", script, "sh", size])
+            .arg(&self.at.data)
+            .arg(kept)
+            .arg(serve.get_program())
+            .args(serve.get_args());
+        let log = self.dir.path().join("control.log");
+        self.control = Some(Daemon::start("muster-control", inside, &log));
+        self.ready().await;
+        let root = PathBuf::from(format!("/proc/{}/root", self.control().pid()));
+        root.join(self.at.data.strip_prefix("/").expect("it is absolute"))
+    }
+
+    /// Stops it there, and brings its data back to where it was.
+    pub async fn stop_on_small_disk(&mut self, seen: &Path) {
+        use std::os::fd::AsRawFd as _;
+        // Keeps the file system, which would go with the last process that sees it.
+        let disk = std::fs::File::open(seen).expect("the directory is there");
+        let _ = self.stop().await;
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(format!("/proc/{}/fd/{}/.", std::process::id(), disk.as_raw_fd()))
+            .arg(&self.at.data)
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()), "the data is brought back");
+    }
+
+    async fn ready(&mut self) {
+        let operator = self.control_itself();
+        let control = self.control();
         until("control is ready", async || {
             assert!(
                 control.ended().is_none(),
                 "control ended at its start:\n{}",
                 control.log()
             );
-            let ready = self
-                .operator
-                .request(reqwest::Method::GET, "/readyz")
-                .send()
-                .await;
-            ready.is_ok_and(|answer| answer.status() == 200).then_some(())
+            operator.is_ready().await.then_some(())
         })
         .await;
-        self.control = Some(control);
+    }
+
+    /// A control at some place, on this world's database.
+    pub(crate) fn serve(&self, at: &Place, name: &str) -> Daemon {
+        let command = self.serve_command(at);
+        let log = self.dir.path().join(format!("{name}.log"));
+        Daemon::start(&format!("muster-{name}"), command, &log)
+    }
+
+    fn serve_command(&self, at: &Place) -> Command {
+        let mut command = at.command(&["serve", "--listen", &format!("127.0.0.1:{}", at.port)]);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command
+    }
+
+    pub(crate) const fn place(&self) -> &Place {
+        &self.at
+    }
+
+    /// From the next start on, control reaches its database by this socket.
+    ///
+    /// # Panics
+    /// On SQLite.
+    pub fn reach_database_by(&mut self, socket: &Path) {
+        self.at.database_url = Some(self.database.postgres().url_by(socket));
+    }
+
+    /// The operator at control's own port, whatever stands in front of it.
+    #[must_use]
+    pub fn control_itself(&self) -> Operator {
+        self.operator.through(self.at.url())
+    }
+
+    /// `muster-control` in a process of its own, beside the one that serves.
+    pub async fn control_says(&self, words: &[&str]) -> crate::Said {
+        let mut command = self.at.command(words);
+        if let Some(config) = &self.config {
+            command.env("MUSTER_CONTROL_CONFIG", config);
+        }
+        said_by(command.into()).await
     }
 
     /// Ends control as a power cut would.
@@ -176,6 +314,7 @@ impl World {
     pub fn node(&self, name: &str) -> NodeToBe<'_> {
         NodeToBe {
             world: self,
+            server: self.operator.server.clone(),
             labels: format!("{NAME_LABEL}={name}"),
             musterd: Musterd::new(&self.dir.path().join("nodes"), name),
         }
@@ -219,58 +358,48 @@ impl World {
     /// outbox.
     #[must_use]
     pub fn rows(&self) -> BTreeMap<String, i64> {
-        let db = self.database();
-        let mut tables = db
-            .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-            .expect("the schema can be read");
-        let names: Vec<String> = tables
-            .query_map([], |row| row.get(0))
-            .and_then(Iterator::collect)
-            .expect("the schema can be read");
-        let count = |name: &String| {
+        let tables = self.database.tables();
+        let kept = tables
+            .into_iter()
+            .filter(|name| !name.contains("audit") && name != "outbox");
+        self.database.counts(kept.map(|name| {
             let evidence = if name == "action_execution_event" {
-                " WHERE late = 0"
+                "WHERE NOT late"
             } else {
                 ""
             };
-            db.query_row(&format!("SELECT count(*) FROM \"{name}\"{evidence}"), [], |row| {
-                row.get(0)
-            })
-            .expect("a table can be counted")
-        };
-        names
-            .into_iter()
-            .filter(|name| !name.contains("audit") && name != "outbox")
-            .map(|name| (name.clone(), count(&name)))
-            .collect()
+            (name, evidence)
+        }))
     }
 
-    /// Control's own database, to look at and never to change.
+    /// Control's own database, behind its back.
     #[must_use]
-    pub fn database(&self) -> Connection {
-        let file = std::fs::read_dir(&self.data)
-            .expect("the data directory can be read")
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| {
-                path.extension()
-                    .is_some_and(|e| e == "db" || e == "sqlite" || e == "sqlite3")
-            })
-            .expect("control keeps a database");
-        let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)
-            .expect("the database can be opened");
-        db.busy_timeout(Duration::from_secs(10))
-            .expect("a wait can be set");
-        db
+    pub const fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Changes control's database behind its back, for what no command does yet.
     pub fn alter(&self, sql: &str) {
-        let db = Connection::open(self.database().path().expect("the database is a file"))
-            .expect("the database can be opened");
-        db.busy_timeout(Duration::from_secs(10))
-            .expect("a wait can be set");
-        db.execute_batch(sql).expect("the statement is sound");
+        self.database.alter(sql);
+    }
+
+    /// As many nodes that can do `ping` as nobody has the patience to enrol, beside one that is enrolled. They have the label
+    /// `fleet=many`, and never connect.
+    pub fn many_nodes(&self, count: u32) {
+        let db = &self.database;
+        self.alter(&format!(
+            "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {count})
+             INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash, bootstrap_token_id,
+                               enrollment_id, created_at)
+             SELECT {id}, n.domain_id, n.project_id, 'many-' || i, 'many', 'm' || i, {digest},
+                    n.bootstrap_token_id, {id}, n.created_at
+             FROM c, (SELECT * FROM node LIMIT 1) n;
+             INSERT INTO node_action (node_id, name, kind, manifest)
+             SELECT id, 'ping', 'builtin', '{{}}' FROM node WHERE true ON CONFLICT DO NOTHING;
+             INSERT INTO node_label (node_id, key, value) SELECT id, 'fleet', 'many' FROM node WHERE hostname = 'many'",
+            id = db.some_id(),
+            digest = db.some_digest(),
+        ));
     }
 
     /// Another operator with all rights in the project.
@@ -279,22 +408,22 @@ impl World {
     /// When it cannot be written.
     #[must_use]
     pub fn another_operator(&self) -> Operator {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let now = muster_shared::time::Timestamp::now();
         let mint = || muster_shared::ids::RowId::mint(now, chance());
         let (id, tuple) = (mint(), mint());
         let token = format!("mop_{}", hex(&chance::<32>()));
         let hash = muster_shared::ids::Digest::of(token.as_bytes());
+        let db = &self.database;
         self.alter(&format!(
-            "INSERT INTO operator_token (id, domain_id, name, token_hash, created_ms)
-                 SELECT x'{}', id, 'another', x'{}', {now} FROM domain;
-             INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_ms)
-                 SELECT x'{}', domain_id, id, 'token:{id}', 'operator', 'project:{}', {now} FROM project",
-            hex(id.uuid().as_bytes()),
-            hex(hash.as_bytes()),
-            hex(tuple.uuid().as_bytes()),
+            "INSERT INTO operator_token (id, domain_id, name, token_hash, created_at)
+                 SELECT {}, id, 'another', {}, {now} FROM domain;
+             INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_at)
+                 SELECT {}, domain_id, id, 'token:{id}', 'operator', 'project:{}', {now} FROM project",
+            db.id(id.uuid()),
+            db.bytes(hash.as_bytes()),
+            db.id(tuple.uuid()),
             self.operator.project,
-            now = now.as_millis(),
+            now = db.at(now.as_millis()),
         ));
         self.operator.with_token(&token)
     }
@@ -306,7 +435,10 @@ impl World {
 
     fn check(&self) {
         if !self.open_is_fine.get() {
-            let open = unsettled(&self.database());
+            let open = self.database.rows(
+                "SELECT execution_id, node_id, status FROM action_execution_target
+                  WHERE status IN ('pending', 'ack', 'started')",
+            );
             assert!(
                 open.is_empty(),
                 "left unsettled (execution, node, status): {open:#?}"
@@ -329,33 +461,12 @@ impl Drop for World {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.check()))
         };
         end_supervisors_under(self.dir.path());
+        // Before its database goes.
+        self.kill9();
         if let Err(panic) = checked {
             std::panic::resume_unwind(panic);
         }
     }
-}
-
-fn unsettled(db: &Connection) -> Vec<(String, String, String)> {
-    let mut live = db
-        .prepare(
-            "SELECT execution_id, node_id, status FROM action_execution_target
-              WHERE status IN ('pending', 'ack', 'started')",
-        )
-        .expect("the targets can be read");
-    live.query_map([], |row| Ok((text(row, 0)?, text(row, 1)?, text(row, 2)?)))
-        .and_then(Iterator::collect)
-        .expect("the targets can be read")
-}
-
-/// Ids may be stored as text or as bytes.
-fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
-    Ok(match row.get_ref(column)? {
-        rusqlite::types::ValueRef::Blob(bytes) => format!("{bytes:02x?}"),
-        rusqlite::types::ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        other @ (rusqlite::types::ValueRef::Null
-        | rusqlite::types::ValueRef::Integer(_)
-        | rusqlite::types::ValueRef::Real(_)) => format!("{other:?}"),
-    })
 }
 
 async fn nodes(operator: &Operator, selector: &str) -> Vec<NodeSummary> {
@@ -395,17 +506,25 @@ impl NodeToBe<'_> {
         self
     }
 
+    /// Lets it connect elsewhere than to where the operator does.
+    #[must_use]
+    pub fn through(mut self, server: String) -> Self {
+        self.server = server;
+        self
+    }
+
     /// Enrols it and leaves it off.
     pub async fn enrolled(self) -> Node {
         let Self {
             world,
+            server,
             labels,
             musterd,
         } = self;
         let token = world.bootstrap_token(&labels).await;
         let operator = world.operator.clone();
         let _ = musterd
-            .try_enroll(&operator.server, &token, &operator.ca_file)
+            .try_enroll(&server, &token, &operator.ca_file)
             .await
             .expect(0);
         let name = &musterd.name;
@@ -530,9 +649,33 @@ impl DerefMut for Node {
     }
 }
 
-fn init_control(data: &Path, port: u16) -> Value {
-    let out = control_command("init", data, port)
-        .args(["-o", "json"])
+impl Place {
+    pub(crate) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// `muster-control` with these words, this place's data and database, and nothing of whoever runs the tests.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(binary("muster-control"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .args(words)
+            .arg("--data-dir")
+            .arg(&self.data);
+        if let Some(url) = &self.database_url {
+            command.env("MUSTER_CONTROL_DATABASE_URL", url);
+        }
+        if let Some(front) = self.front {
+            command.env("MUSTER_CONTROL_SERVER_URL", format!("https://127.0.0.1:{front}"));
+        }
+        command
+    }
+}
+
+fn init_control(at: &Place) -> Value {
+    let out = at
+        .command(&["init", "-o", "json", "--listen", &format!("127.0.0.1:{}", at.port)])
         .output()
         .expect("muster-control starts");
     assert!(
@@ -542,19 +685,6 @@ fn init_control(data: &Path, port: u16) -> Value {
         String::from_utf8_lossy(&out.stderr)
     );
     serde_json::from_slice(&out.stdout).expect("init prints what a client needs")
-}
-
-fn control_command(verb: &str, data: &Path, port: u16) -> Command {
-    let mut command = Command::new(binary("muster-control"));
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command
-        .arg(verb)
-        .arg("--data-dir")
-        .arg(data)
-        .args(["--listen", &format!("127.0.0.1:{port}")]);
-    command
 }
 
 /// A port that nothing listens on, outside the range from which the system serves connections: control has to get the

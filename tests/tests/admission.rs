@@ -20,18 +20,7 @@ fn apart_from_evidence(world: &World) -> BTreeMap<String, i64> {
 /// Rows of every table, without exception.
 fn everything(world: &World) -> BTreeMap<String, i64> {
     let db = world.database();
-    let mut tables = db
-        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        .expect("the schema can be read");
-    let names: Vec<String> = tables
-        .query_map([], |row| row.get(0))
-        .and_then(Iterator::collect)
-        .expect("the schema can be read");
-    let count = |name: &String| {
-        db.query_row(&format!("SELECT count(*) FROM \"{name}\""), [], |row| row.get(0))
-            .expect("a table can be counted")
-    };
-    names.iter().map(|name| (name.clone(), count(name))).collect()
+    db.counts(db.tables().into_iter().map(|name| (name, "")))
 }
 
 // ---- dry run
@@ -335,7 +324,7 @@ async fn one_key_is_one_dispatch_whatever_has_changed_since() {
     let _ = world.settled(ran.json::<Execution>().id).await;
 
     // After its time a key is free again, and is forgotten.
-    world.alter("UPDATE idempotency_key SET expires_ms = 1");
+    world.alter("UPDATE idempotency_key SET expires_at = created_at");
     until("expired keys are forgotten", async || {
         (everything(&world)["idempotency_key"] == 0).then_some(())
     })

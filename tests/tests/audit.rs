@@ -2,7 +2,6 @@
 
 use muster_shared::audit::{AuditPage, AuditRow};
 use muster_tests::{
-    operator::said_by,
     prelude::*,
     world::{on, on_node},
 };
@@ -79,9 +78,12 @@ async fn a_denial_is_written_before_it_is_answered() {
     let other = world.node("m").labels("role=web").start().await;
     world.alter(&format!(
         "UPDATE relation_tuple SET relation = 'act', resource = 'project:{}';
-         INSERT INTO relation_tuple (id, domain_id, subject, relation, resource, created_ms)
-         SELECT randomblob(16), domain_id, subject, 'act', 'resource:{}', 0 FROM relation_tuple LIMIT 1",
-        world.operator.project, other.id,
+         INSERT INTO relation_tuple (id, domain_id, subject, relation, resource, created_at)
+         SELECT {}, domain_id, subject, 'act', 'resource:{}', {} FROM relation_tuple LIMIT 1",
+        world.operator.project,
+        world.database().some_id(),
+        other.id,
+        world.database().at(0),
     ));
     // One node of the two is left out, and the dispatch goes on without it.
     let ran = world.run(on("ping", "role=web")).await;
@@ -109,7 +111,7 @@ async fn a_denial_is_written_before_it_is_answered() {
     world.alter(
         "UPDATE relation_tuple SET relation = 'operator',
             resource = (SELECT resource FROM audit WHERE relation = 'grant.create')
-          WHERE rowid = (SELECT min(rowid) FROM relation_tuple)",
+          WHERE created_at = (SELECT max(created_at) FROM relation_tuple)",
     );
     let rows = rows(&world).await;
     for (relation, outcome, n) in [
@@ -165,10 +167,7 @@ async fn what_a_node_may_not_report_is_written_down() {
 async fn a_row_that_cannot_be_written_fails_what_it_describes() {
     let world = World::new().await;
     let node = world.node("n").start().await;
-    world.alter(
-        "CREATE TRIGGER audit_is_full BEFORE INSERT ON audit
-         BEGIN SELECT raise(ABORT, 'no room'); END",
-    );
+    world.database().refuse_rows("audit");
     let before = world.rows();
     let dispatched = world.operator.try_dispatch(&on_node("ping", node.id)).await;
     let problem = dispatched.refused(500, "internal_error");
@@ -176,7 +175,7 @@ async fn a_row_that_cannot_be_written_fails_what_it_describes() {
     let nobody = world.operator.try_dispatch(&on("ping", "role=none")).await;
     let _ = nobody.refused(500, "internal_error");
     assert_eq!(world.rows(), before, "what has no row did not happen");
-    world.alter("DROP TRIGGER audit_is_full");
+    world.database().accept_rows("audit");
     let _ = world.run(on_node("ping", node.id)).await;
 }
 
@@ -194,19 +193,16 @@ async fn whoever_changes_removes_or_swaps_a_row_is_found_out() {
     let restore = "DELETE FROM audit; INSERT INTO audit SELECT * FROM kept;
                    DELETE FROM audit_head; INSERT INTO audit_head SELECT * FROM kept_head";
     world.alter(keep);
+    let db = world.database();
+    let later = format!("UPDATE audit SET at = {} WHERE seq = 4", db.earlier("at", -1));
+    let other_hash = format!("UPDATE audit SET hash = {} WHERE seq = 2", db.some_digest());
     for (tamper, named) in [
         (
             "UPDATE audit SET subject = 'token:other' WHERE seq = 3",
             "row 3 was changed",
         ),
-        (
-            "UPDATE audit SET at_ms = at_ms + 1 WHERE seq = 4",
-            "row 4 was changed",
-        ),
-        (
-            "UPDATE audit SET hash = randomblob(32) WHERE seq = 2",
-            "row 2 was changed",
-        ),
+        (&later, "row 4 was changed"),
+        (&other_hash, "row 2 was changed"),
         ("DELETE FROM audit WHERE seq = 3", "row 3 is missing"),
         ("DELETE FROM audit WHERE seq = 1", "row 1 is missing"),
         ("DELETE FROM audit WHERE seq = 6", "row 6 is missing"),
@@ -225,11 +221,7 @@ async fn whoever_changes_removes_or_swaps_a_row_is_found_out() {
         world.alter(tamper);
         let said = verify(&world, &[], 1).await;
         assert!(said.stderr.contains(named), "{tamper}: {said:?}");
-        let mut command = std::process::Command::new(muster_tests::binaries::binary("muster-control"));
-        command
-            .args(["audit", "verify", "--data-dir"])
-            .arg(world.data_dir());
-        let said = said_by(command.into()).await.expect(1);
+        let said = world.control_says(&["audit", "verify"]).await.expect(1);
         assert!(said.stderr.contains(named), "{tamper}: {said:?}");
         world.alter(restore);
     }
@@ -304,12 +296,10 @@ async fn the_metrics_are_what_a_recount_finds() {
     }
     world.leave_open();
     let recount = |world: &World| -> f64 {
-        let live = "SELECT count(*) FROM action_execution WHERE terminal_status IS NULL";
-        let live: u32 = world
+        let live = world
             .database()
-            .query_row(live, [], |row| row.get(0))
-            .expect("it can be counted");
-        live.into()
+            .count("action_execution WHERE terminal_status IS NULL");
+        u32::try_from(live).expect("a story has few").into()
     };
     let now = metrics(&world).await;
     assert_eq!(recount(&world), 3.0);

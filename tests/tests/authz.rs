@@ -383,7 +383,6 @@ async fn operations(world: &World) -> Vec<(Method, String, String, Vec<String>)>
 
 /// Everything that a request could change.
 fn state(world: &World) -> (std::collections::BTreeMap<String, i64>, Vec<String>) {
-    let database = world.database();
     let mut sums = Vec::new();
     for table in [
         "operator_token",
@@ -392,17 +391,11 @@ fn state(world: &World) -> (std::collections::BTreeMap<String, i64>, Vec<String>
         "node",
         "node_label",
     ] {
-        let mut rows = database
-            .prepare(&format!("SELECT * FROM {table}"))
-            .expect("it can be read");
-        let columns = rows.column_count();
-        let mut found = rows.query([]).expect("it can be read");
-        while let Some(row) = found.next().expect("it can be read") {
-            sums.extend(
-                (0..columns).map(|column| format!("{:?}", row.get_ref(column).expect("it can be read"))),
-            );
-        }
+        let rows = world.database().rows(&format!("SELECT * FROM {table}"));
+        sums.extend(rows.iter().map(|row| format!("{row:?}")));
     }
+    // Which rows there are; their order is the engine's.
+    sums.sort();
     (world.rows(), sums)
 }
 
@@ -455,18 +448,20 @@ async fn every_operator_route_is_shut_to_whoever_has_not_the_right_key() {
     }
     grant(operator, &format!("token:{}", weak.about.id), "act", &project).await;
     let _ = operator.muster(&["tokens", "revoke", "revoked"]).await.expect(0);
-    let past = Timestamp::now().as_millis() - 1;
+    let db = world.database();
+    let past = db.at(Timestamp::now().as_millis() - 1);
     // Another tenant, with an operator of its own.
     world.alter(&format!(
-        "UPDATE operator_token SET expires_ms = {past} WHERE name = 'expired';
-         INSERT INTO domain (id, name, created_ms) VALUES (x'0190000000007000800000000000000a', 'other', 0);
-         INSERT INTO project (id, domain_id, name, created_ms)
-         VALUES (x'0190000000007000800000000000000b', x'0190000000007000800000000000000a', 'other', 0);
-         UPDATE operator_token SET domain_id = x'0190000000007000800000000000000a' WHERE name = 'tenant';
-         INSERT INTO relation_tuple (id, domain_id, subject, relation, resource, created_ms)
-         VALUES (randomblob(16), x'0190000000007000800000000000000a', 'token:{}', 'operator',
-                 'domain:01900000-0000-7000-8000-00000000000a', 0)",
-        tenant.about.id
+        "UPDATE operator_token SET expires_at = {past} WHERE name = 'expired';
+         INSERT INTO domain (id, name, created_at) VALUES ({domain}, 'other', {past});
+         INSERT INTO project (id, domain_id, name, created_at) VALUES ({project}, {domain}, 'other', {past});
+         UPDATE operator_token SET domain_id = {domain} WHERE name = 'tenant';
+         INSERT INTO relation_tuple (id, domain_id, subject, relation, resource, created_at)
+         VALUES ({id}, {domain}, 'token:{tenant}', 'operator', 'domain:01900000-0000-7000-8000-00000000000a', {past})",
+        domain = db.id(uuid::uuid!("01900000-0000-7000-8000-00000000000a")),
+        project = db.id(uuid::uuid!("01900000-0000-7000-8000-00000000000b")),
+        id = db.some_id(),
+        tenant = tenant.about.id,
     ));
     let http = client_with_ca(&operator.ca_file);
     let nsk = &node.nsk;

@@ -318,8 +318,9 @@ async fn a_revoked_or_expired_operator_token_opens_nothing() {
     let node = world.node("n").start().await;
     let now = Timestamp::now().as_millis();
     let ask = || world.operator.try_dispatch_owned(on_node("ping", node.id));
-    for (column, code) in [("expires_ms", "token_expired"), ("revoked_ms", "token_revoked")] {
-        world.alter(&format!("UPDATE operator_token SET {column} = {}", now - 1));
+    for (column, code) in [("expires_at", "token_expired"), ("revoked_at", "token_revoked")] {
+        let past = world.database().at(now - 1);
+        world.alter(&format!("UPDATE operator_token SET {column} = {past}"));
         let before = world.rows();
         let _ = ask().await.refused(401, code);
         assert_eq!(world.rows(), before);
@@ -449,8 +450,8 @@ async fn a_wrong_a_foreign_and_a_revoked_node_key_open_nothing() {
     refused(&world, Answer::to(http.get(&url)), 401, "unauthenticated").await;
 
     world.alter(&format!(
-        "UPDATE node SET decommissioned_ms = {}",
-        Timestamp::now().as_millis()
+        "UPDATE node SET decommissioned_at = {}",
+        world.database().at(Timestamp::now().as_millis())
     ));
     refused(
         &world,
@@ -565,14 +566,7 @@ async fn a_result_after_the_timeout_is_refused_and_kept_as_evidence() {
         .await
         .refused(409, "execution_already_terminal");
     assert_eq!(world.operator.execution(sent.id).await.status, Status::Timeout);
-    let kept: i64 = world
-        .database()
-        .query_row(
-            "SELECT count(*) FROM action_execution_event WHERE late = 1",
-            [],
-            |row| row.get(0),
-        )
-        .unwrap();
+    let kept = world.database().count("action_execution_event WHERE late");
     assert_eq!(kept, 1);
 }
 
@@ -755,8 +749,8 @@ async fn a_bootstrap_token_enrols_as_often_as_it_says_and_a_lost_answer_costs_no
 
     let token = world.bootstrap_token("n=two").await;
     world.alter(&format!(
-        "UPDATE bootstrap_token SET expires_ms = {}",
-        Timestamp::now().as_millis() - 1
+        "UPDATE bootstrap_token SET expires_at = {}",
+        world.database().at(Timestamp::now().as_millis() - 1)
     ));
     refused(&world, call(&token, &other), 401, "bootstrap_token_expired").await;
 

@@ -2,6 +2,7 @@
 
 use muster_shared::time::Timestamp;
 use muster_tests::{
+    database::Row,
     prelude::*,
     world::{on, on_node, target},
 };
@@ -9,15 +10,17 @@ use muster_tests::{
 /// Everything that is told of one execution, late news included: from, to, late.
 fn told(world: &World, id: ExecutionId) -> Vec<(String, String, bool)> {
     let db = world.database();
-    let mut events = db
-        .prepare("SELECT from_status, to_status, late FROM action_execution_event WHERE execution_id = ?1 ORDER BY id")
-        .expect("the timeline can be read");
-    events
-        .query_map([id.uuid().as_bytes().as_slice()], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
-        .and_then(Iterator::collect)
-        .expect("the timeline can be read")
+    let rows = db.rows(&format!(
+        "SELECT from_status, to_status, CASE WHEN late THEN 'late' END FROM action_execution_event
+          WHERE execution_id = {} ORDER BY id",
+        db.id(id.uuid())
+    ));
+    let told = |mut row: Row| {
+        let late = row.pop()?.is_some();
+        let to = row.pop()??;
+        Some((row.pop()??, to, late))
+    };
+    rows.into_iter().filter_map(told).collect()
 }
 
 fn outcomes(answer: &CancelResponse) -> Vec<CancelEffect> {
@@ -265,14 +268,13 @@ async fn who_cancelled_and_what_the_clock_ended_is_written_down() {
     let _ = world.operator.cancel(request.execution_id).await;
     let _ = world.settled(request.execution_id).await;
 
-    let db = world.database();
-    let mut rows = db
-        .prepare("SELECT subject, resource, outcome, detail FROM audit WHERE relation = 'actions.cancel' ORDER BY seq")
-        .unwrap();
-    let rows: Vec<[String; 4]> = rows
-        .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))
-        .and_then(Iterator::collect)
-        .unwrap();
+    let rows = world.database().rows(
+        "SELECT subject, resource, outcome, detail FROM audit WHERE relation = 'actions.cancel' ORDER BY seq",
+    );
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|row| row.into_iter().flatten().collect())
+        .collect();
     let [asked, gave_up] = &rows[..] else {
         panic!("one row for who asked, one for what the clock ended: {rows:#?}")
     };
@@ -347,14 +349,9 @@ async fn a_cancel_needs_what_a_dispatch_needs_and_says_what_is_wrong() {
         assert_eq!(problem.reason.as_deref(), Some("insufficient_relation"));
     }
     assert_eq!(world.rows(), before);
-    let asked: i64 = world
+    let asked = world
         .database()
-        .query_row(
-            "SELECT count(*) FROM action_execution_target WHERE cancel_requested_ms IS NOT NULL",
-            [],
-            |row| row.get(0),
-        )
-        .unwrap();
+        .count("action_execution_target WHERE cancel_requested_at IS NOT NULL");
     assert_eq!(asked, 0);
 
     // An empty body is a whole cancel.

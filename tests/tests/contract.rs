@@ -123,7 +123,7 @@ async fn dispatch_list_and_get_have_the_published_shapes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_the_published_surface_runs_an_action_without_our_token() {
     let world = World::new().await;
-    world.alter("UPDATE domain SET callback_token_required = 0");
+    world.alter("UPDATE domain SET callback_token_required = false");
     let contract = Contract::published();
     let bare = BareNode::enroll(&world, "role=web").await;
     let path = |rest: &str| format!("/v1/nodes/{}/{rest}", bare.id);
@@ -215,7 +215,7 @@ async fn a_node_of_the_published_surface_runs_an_action_without_our_token() {
     assert_eq!(foreign.status, 403);
     contract.judge_answer("PostNodeExecutionCallback", &foreign);
     // Where the token is required it is required: the published client is let in by a decision, not by a gap.
-    world.alter("UPDATE domain SET callback_token_required = 1");
+    world.alter("UPDATE domain SET callback_token_required = true");
     let bare_call = Answer::to(
         bare.request(Method::POST, &callback)
             .json(&json!({"status": "succeeded"})),

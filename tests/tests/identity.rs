@@ -233,7 +233,7 @@ async fn a_key_that_is_too_old_is_changed_without_being_asked_for() {
     let world = World::with_config(Some(&format!("{OFTEN}nsk_days_max = 1\n"))).await;
     let mut node = world.node("n1").config(BEATS).start().await;
     let old = nsk(&node);
-    world.alter("UPDATE node SET nsk_since_ms = 1");
+    world.alter(&format!("UPDATE node SET nsk_since = {}", world.database().at(1)));
     let new = changed(&mut node, &old).await;
     assert_ne!(new, old);
 }
@@ -457,7 +457,7 @@ async fn a_restored_state_directory_is_let_in_when_nobody_else_is_there_and_said
     node.start().await;
     let _ = node.stop().await;
     let _ = world.stop().await;
-    world.alter("UPDATE node SET last_seen_ms = 1");
+    world.alter(&format!("UPDATE node SET last_seen_at = {}", world.database().at(1)));
     world.start().await;
     fs::remove_dir_all(&node.state).expect("the state can be removed");
     copy_state(&backup, &node.state);

@@ -510,9 +510,10 @@ async fn a_secret_parameter_is_seen_by_its_hook_and_nowhere_else() {
         assert!(!log.contains(CANARY) && !node.log().contains(CANARY), "{when}");
     };
     nowhere("while it runs").await;
-    let sealed = |world: &World| -> i64 {
-        let sql = "SELECT count(*) FROM action_execution WHERE sealed_parameters IS NOT NULL";
-        world.database().query_row(sql, [], |row| row.get(0)).unwrap()
+    let sealed = |world: &World| {
+        world
+            .database()
+            .count("action_execution WHERE sealed_parameters IS NOT NULL")
     };
     assert_eq!(sealed(&world), 1);
     // The run directory has given it up already; the journal keeps it as long as the hook might have to be started.

@@ -105,14 +105,7 @@ async fn a_store_that_fails_is_told_on_the_target_and_the_output_follows_when_it
     );
     let path = output_path(&world, ran.id, node.id);
     let _ = world.operator.get(&path).await.refused(404, "output_not_found");
-    let events = |world: &World| -> i64 {
-        world
-            .database()
-            .query_row("SELECT count(*) FROM action_execution_event", [], |row| {
-                row.get(0)
-            })
-            .unwrap()
-    };
+    let events = |world: &World| world.database().count("action_execution_event");
     let (before, uploads) = (events(&world), store.uploads());
     until("it is tried again", async || {
         (store.uploads() > uploads).then_some(())
@@ -143,14 +136,9 @@ async fn a_store_that_fails_is_told_on_the_target_and_the_output_follows_when_it
         "other bytes"
     );
     assert_eq!(events(&world), before, "an output that follows is no event");
-    let audited: i64 = world
+    let audited = world
         .database()
-        .query_row(
-            "SELECT count(*) FROM audit WHERE relation = 'actions.callback' AND detail LIKE '%its output followed%'",
-            [],
-            |row| row.get(0),
-        )
-        .unwrap();
+        .count("audit WHERE relation = 'actions.callback' AND detail LIKE '%its output followed%'");
     assert_eq!(audited, 1);
     until("the node keeps it no longer", async || {
         (runs(&node) == 0).then_some(())

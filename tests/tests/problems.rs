@@ -278,7 +278,7 @@ async fn enrolment(world: &World, seen: &mut Seen) {
         "bootstrap_token_used",
     );
     let expired = world.bootstrap_token("n=expired").await;
-    world.alter("UPDATE bootstrap_token SET expires_ms = 1");
+    world.alter("UPDATE bootstrap_token SET expires_at = created_at");
     seen.saw(call(&expired, &ask).await, 401, "bootstrap_token_expired");
     let issued: Value = operator.post(&issue, &json!({})).await.expect(201).json();
     let path = operator.in_project(&format!(
@@ -306,7 +306,7 @@ async fn enrolment(world: &World, seen: &mut Seen) {
     let new: NewNsk = fetch(&bare.nsk).await.expect(201).json();
     // Its first use.
     seen.saw(fetch(&new.nsk).await, 409, "key_rotation_not_due");
-    world.alter("UPDATE node SET nsk_previous_until_ms = 1");
+    world.alter("UPDATE node SET nsk_previous_until = created_at");
     seen.saw(fetch(&bare.nsk).await, 401, "nsk_rotated");
 
     let said_by = async |instance: &str, before: &str| {
@@ -332,14 +332,17 @@ async fn enrolment(world: &World, seen: &mut Seen) {
     seen.saw(said_by(&strange, &first).await, 409, "node_cloned");
 
     // As many namesakes as there may be, of the one that is there.
-    world.alter(
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+    let db = world.database();
+    world.alter(&format!(
+        "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 10000)
          INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash, bootstrap_token_id,
-                           enrollment_id, created_ms)
-         SELECT randomblob(16), domain_id, project_id, CASE i WHEN 1 THEN 'many' ELSE 'many-' || i END, 'many', 'm',
-                randomblob(32), bootstrap_token_id, randomblob(16), 0
-           FROM n, (SELECT * FROM node LIMIT 1)",
-    );
+                           enrollment_id, created_at)
+         SELECT {id}, domain_id, project_id, CASE i WHEN 1 THEN 'many' ELSE 'many-' || i END, 'many', 'm',
+                {digest}, bootstrap_token_id, {id}, created_at
+           FROM c, (SELECT * FROM node LIMIT 1) n",
+        id = db.some_id(),
+        digest = db.some_digest(),
+    ));
     let mut namesake = BareNode::enroll_request();
     namesake.hostname = "many".to_owned();
     let token = world.bootstrap_token("n=many").await;
@@ -665,23 +668,19 @@ async fn what_takes_time(world: &World, seen: &mut Seen) {
         .request(Method::POST, "/v1/labels/selectors/preview")
         .body(slow);
     // A transaction of somebody else that does not end: one request waits for the lock, the others for their turn.
-    let locked = rusqlite::Connection::open(world.database().path().expect("the database is a file"))
-        .expect("the database can be opened");
-    locked.execute_batch("BEGIN IMMEDIATE").expect("nobody writes");
+    let held = world.database().hold_writes().await;
     let issue = operator.in_project("bootstrap-tokens");
     let body = json!({});
     let ask = || operator.post(&issue, &body);
     let (late, one, two) = tokio::join!(Answer::to(never), ask(), ask());
-    drop(locked);
+    drop(held);
     seen.saw(late, 408, "request_timeout");
     let busy = if one.status == 503 { one } else { two };
     seen.saw(busy, 503, "busy");
 
-    world.alter(
-        "CREATE TRIGGER audit_is_full BEFORE INSERT ON audit BEGIN SELECT raise(ABORT, 'no room'); END",
-    );
+    world.database().refuse_rows("audit");
     seen.saw(ask().await, 500, "internal_error");
-    world.alter("DROP TRIGGER audit_is_full");
+    world.database().accept_rows("audit");
 }
 
 async fn tokens_that_hold_no_more(world: &World, seen: &mut Seen) {
@@ -697,7 +696,7 @@ async fn tokens_that_hold_no_more(world: &World, seen: &mut Seen) {
     let rotate = format!("/v1/operator-tokens/{}/rotate", made.about.id);
     let _ = operator.post(&rotate, &json!({})).await.expect(200);
     seen.saw(held.get(&list).await, 401, "token_rotated");
-    world.alter("UPDATE operator_token SET expires_ms = 1 WHERE name = 'short'");
+    world.alter("UPDATE operator_token SET expires_at = created_at WHERE name = 'short'");
     seen.saw(held.get(&list).await, 401, "token_expired");
     seen.saw(operator.post(&rotate, &json!({})).await, 409, "token_not_live");
     let path = format!("/v1/operator-tokens/{}", made.about.id);

@@ -26,19 +26,6 @@ async fn refused(world: &World, path: &str, status: u16, code: &str) {
     let _ = answer.refused(status, code);
 }
 
-/// As many nodes that can do `ping` as nobody has the patience to enrol.
-fn many_nodes(world: &World, count: u32) {
-    world.alter(&format!(
-        "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {count})
-         INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash, bootstrap_token_id,
-                           enrollment_id, created_ms)
-         SELECT randomblob(16), n.domain_id, n.project_id, 'many-' || i, 'h', 'm' || i, randomblob(32),
-                n.bootstrap_token_id, randomblob(16), 0
-         FROM c, (SELECT * FROM node LIMIT 1) n;
-         INSERT OR IGNORE INTO node_action (node_id, name, kind, manifest) SELECT id, 'ping', 'builtin', '{{}}' FROM node"
-    ));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn executions_are_found_by_what_they_were_where_and_when() {
     let world = World::new().await;
@@ -220,8 +207,9 @@ async fn a_cursor_turns_only_the_pages_that_it_was_given_for() {
         problem.reason.is_some() && problem.correlation_id.is_some(),
         "{problem:?}"
     );
-    let written = "SELECT count(*) FROM audit WHERE outcome = 'permission_denied'";
-    let denied: i64 = world.database().query_row(written, [], |row| row.get(0)).unwrap();
+    let denied = world
+        .database()
+        .count("audit WHERE outcome = 'permission_denied'");
     assert_eq!(denied, 7, "a denial is written down before it is answered");
     let mut altered = cursor.clone().into_bytes();
     altered[50] = if altered[50] == b'A' { b'B' } else { b'A' };
@@ -238,7 +226,7 @@ async fn one_execution_is_read_whole_however_large_and_never_at_once() {
     let world = World::new().await;
     let one = BareNode::enroll(&world, "role=web").await;
     one.declare(&[]).await;
-    many_nodes(&world, 1_199);
+    world.many_nodes(1_199);
     let mut stream = one.stream().await;
     let sent = world
         .dispatch(json!({"action": "ping", "all": true, "timeout_seconds": 10}))
@@ -403,9 +391,9 @@ async fn a_violation_is_acknowledged_once_with_its_reason() {
         .expect(200)
         .json();
     assert_eq!(third.acknowledged_by_subject, first.acknowledged_by_subject);
-    let rows = "SELECT count(*) FROM audit WHERE relation = 'violation.acknowledge' AND outcome = 'granted'
+    let rows = "audit WHERE relation = 'violation.acknowledge' AND outcome = 'granted'
                 AND detail LIKE '%a planned change%'";
-    let written: i64 = world.database().query_row(rows, [], |row| row.get(0)).unwrap();
+    let written = world.database().count(rows);
     assert_eq!(written, 1);
     // The same finding again opens no second one.
     node.declare(&[("deploy", Digest::of(b"1"))]).await;

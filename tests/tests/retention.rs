@@ -6,9 +6,6 @@ use muster_shared::{
     time::Timestamp,
 };
 use muster_tests::{
-    Said,
-    binaries::binary,
-    operator::said_by,
     prelude::*,
     s3::{ACCESS_KEY_ID, BUCKET, S3, SECRET_ACCESS_KEY},
     world::on_node,
@@ -17,41 +14,24 @@ use muster_tests::{
 const TWO_HOURS_MS: i64 = 2 * 3_600_000;
 const LIMITS: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-/// Control in a process of its own beside the one that serves.
-async fn control(world: &World, args: &[&str]) -> Said {
-    let mut command = std::process::Command::new(binary("muster-control"));
-    command
-        .args(args)
-        .arg("--data-dir")
-        .arg(world.data_dir())
-        .env("MUSTER_CONTROL_CONFIG", world.dir().join("control.toml"));
-    said_by(command.into()).await
-}
-
 async fn prune(world: &World) -> Value {
-    control(world, &["prune", "-o", "json"]).await.expect(0).json()
+    world.control_says(&["prune", "-o", "json"]).await.expect(0).json()
 }
 
 /// Lets two hours pass for what is settled.
 fn age(world: &World) {
+    let earlier = |column| world.database().earlier(column, TWO_HOURS_MS);
     world.alter(&format!(
-        "UPDATE action_execution SET updated_ms = updated_ms - {TWO_HOURS_MS}, expires_ms = expires_ms - {TWO_HOURS_MS}
-         WHERE terminal_status IS NOT NULL;
-         UPDATE action_execution_target SET upload_until_ms = upload_until_ms - {TWO_HOURS_MS}
-         WHERE ended_ms IS NOT NULL"
+        "UPDATE action_execution SET updated_at = {}, expires_at = {} WHERE terminal_status IS NOT NULL;
+         UPDATE action_execution_target SET upload_until = {} WHERE ended_at IS NOT NULL",
+        earlier("updated_at"),
+        earlier("expires_at"),
+        earlier("upload_until"),
     ));
 }
 
 fn count(world: &World, table: &str) -> i64 {
-    let sql = format!("SELECT count(*) FROM {table}");
-    world
-        .database()
-        .query_row(&sql, [], |row| row.get(0))
-        .expect("rows can be counted")
+    world.database().count(table)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,7 +40,7 @@ async fn nothing_goes_until_somebody_said_how_long_it_stays() {
     let node = world.node("n").start().await;
     let ran = world.run(on_node("ping", node.id)).await;
     age(&world);
-    let said = control(&world, &["prune", "--dry-run"]).await.expect(0);
+    let said = world.control_says(&["prune", "--dry-run"]).await.expect(0);
     assert!(said.stdout.contains("no retention is set"), "{said:?}");
     assert_eq!(prune(&world).await["executions"], 0);
     assert_eq!(world.operator.execution(ran.id).await.status, Status::Succeeded);
@@ -89,7 +69,7 @@ async fn an_execution_goes_with_its_output_and_what_runs_stays() {
     let live = world.dispatch(on_node("ping", silent.id)).await;
     let young = world.run(on_node("ping", node.id)).await;
 
-    let said = control(&world, &["prune", "--dry-run", "-o", "json"])
+    let said = world.control_says(&["prune", "--dry-run", "-o", "json"])
         .await
         .expect(0)
         .json();
@@ -144,8 +124,10 @@ async fn an_execution_goes_with_its_output_and_what_runs_stays() {
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("output"), b"left").unwrap();
     world.alter(&format!(
-        "INSERT INTO output_garbage (object_key, bucket, since_ms) VALUES ('{}/{}/output', 'local', 0)",
-        small.id, node.id
+        "INSERT INTO output_garbage (object_key, bucket, since) VALUES ('{}/{}/output', 'local', {})",
+        small.id,
+        node.id,
+        world.database().at(0),
     ));
     let _ = world.stop().await;
     world.start().await;
@@ -206,26 +188,27 @@ async fn a_database_that_lost_nine_tenths_of_its_history_is_smaller() {
     world.leave_open();
     let old = Timestamp::now().as_millis() - TWO_HOURS_MS;
     let output = json!({"kind": "inline", "inline_bytes": Base64(vec![7; 10_000])});
+    let db = world.database();
     world.alter(&format!(
         "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 1000)
          INSERT INTO action_execution (id, domain_id, project_id, action_name, action_kind, timeout_seconds,
-             terminal_status, live_targets, requested_by, created_ms, updated_ms, expires_ms)
-         SELECT randomblob(16), e.domain_id, e.project_id, 'ping', 'builtin', 1, 'succeeded', 0, 'x',
-                {old} + i, CASE i % 10 WHEN 0 THEN {old} * 2 ELSE {old} END, {old} FROM c, action_execution e;
+             terminal_status, live_targets, requested_by, created_at, updated_at, expires_at)
+         SELECT {id}, e.domain_id, e.project_id, 'ping', 'builtin', 1, 'succeeded', 0, 'x',
+                {each}, CASE i % 10 WHEN 0 THEN {far} ELSE {past} END, {past} FROM c, action_execution e;
          INSERT INTO action_execution_target (execution_id, node_id, status, callback_token_hash, output_ref,
-             output_bytes, created_ms, updated_ms, ended_ms)
-         SELECT e.id, n.id, 'succeeded', randomblob(32), '{output}', 10000, e.created_ms, {old}, {old}
+             output_bytes, created_at, updated_at, ended_at)
+         SELECT e.id, n.id, 'succeeded', {digest}, '{output}', 10000, e.created_at, {past}, {past}
          FROM action_execution e, node n WHERE e.terminal_status IS NOT NULL;
-         INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, at_ms)
-         SELECT execution_id, node_id, 'started', 'succeeded', {old} FROM action_execution_target
-         WHERE status = 'succeeded'"
+         INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, at)
+         SELECT execution_id, node_id, 'started', 'succeeded', {past} FROM action_execution_target
+         WHERE status = 'succeeded'",
+        id = db.some_id(),
+        digest = db.some_digest(),
+        past = db.at(old),
+        each = db.at(format!("{old} + i")),
+        far = db.at(old * 2),
     ));
-    let pages = |world: &World| -> i64 {
-        world
-            .database()
-            .query_row("PRAGMA page_count", [], |row| row.get(0))
-            .unwrap()
-    };
+    let pages = |world: &World| world.database().number("PRAGMA page_count");
     let before = pages(&world);
     let pruned = prune(&world).await;
     assert_eq!(
@@ -250,6 +233,7 @@ async fn age_audit(world: &World) {
         world.operator.project
     );
     let page: AuditPage = world.operator.get(&path).await.expect(200).json();
+    let db = world.database();
     let mut previous = GENESIS;
     let mut sql = String::new();
     for row in page.items {
@@ -261,16 +245,16 @@ async fn age_audit(world: &World) {
         row.hash = row.computed_hash();
         previous = row.hash;
         sql.push_str(&format!(
-            "UPDATE audit SET at_ms = {}, previous_hash = x'{}', hash = x'{}' WHERE seq = {};",
-            row.at.as_millis(),
-            hex(row.previous_hash.as_bytes()),
-            hex(row.hash.as_bytes()),
+            "UPDATE audit SET at = {}, previous_hash = {}, hash = {} WHERE seq = {};",
+            db.at(row.at.as_millis()),
+            db.bytes(row.previous_hash.as_bytes()),
+            db.bytes(row.hash.as_bytes()),
             row.seq
         ));
     }
     sql.push_str(&format!(
-        "UPDATE audit_head SET hash = x'{}'",
-        hex(previous.as_bytes())
+        "UPDATE audit_head SET hash = {}",
+        db.bytes(previous.as_bytes())
     ));
     world.alter(&sql);
 }
@@ -290,7 +274,7 @@ async fn the_audit_trail_says_where_it_begins_and_is_verified_from_there() {
     let old = verify(&[], 0).await.stdout.trim().to_owned();
     let _ = world.bootstrap_token("n=young").await;
     let young = verify(&[], 0).await.stdout.trim().to_owned();
-    let said = control(&world, &["prune", "--dry-run"]).await.expect(0);
+    let said = world.control_says(&["prune", "--dry-run"]).await.expect(0);
     assert!(said.stdout.contains("audit: 5 rows"), "{said:?}");
     assert_eq!(prune(&world).await["audit_rows"], 5);
     assert_eq!(
@@ -301,7 +285,7 @@ async fn the_audit_trail_says_where_it_begins_and_is_verified_from_there() {
 
     let said = verify(&[], 0).await;
     assert!(said.stderr.contains("up to 5 were pruned"), "{said:?}");
-    let said = control(&world, &["audit", "verify"]).await.expect(0);
+    let said = world.control_says(&["audit", "verify"]).await.expect(0);
     assert!(said.stdout.contains("pruned up to 5"), "{said:?}");
     // Both what went last and what is still there can be compared with what is known from before.
     let _ = verify(&["--anchor", &old], 0).await;
@@ -326,6 +310,6 @@ async fn the_audit_trail_says_where_it_begins_and_is_verified_from_there() {
             .contains("no row of the chain says that they were pruned"),
         "{said:?}"
     );
-    let said = control(&world, &["audit", "verify"]).await.expect(1);
+    let said = world.control_says(&["audit", "verify"]).await.expect(1);
     assert!(said.stderr.contains("no row of the chain says"), "{said:?}");
 }

@@ -2,6 +2,7 @@
 
 use muster_shared::time::Timestamp;
 use muster_tests::{
+    database::Row,
     prelude::*,
     sse::Frames,
     world::{on, on_node, target},
@@ -94,13 +95,12 @@ async fn until_held(world: &World, id: ExecutionId, held: u64) -> Execution {
 
 /// Subject and detail of each audit row of a relation.
 fn audited(world: &World, relation: &str) -> Vec<(String, String)> {
-    let db = world.database();
-    let mut rows = db
-        .prepare("SELECT subject, detail FROM audit WHERE relation = ?1 ORDER BY seq")
-        .expect("the trail can be read");
-    rows.query_map([relation], |row| Ok((row.get(0)?, row.get(1)?)))
-        .and_then(Iterator::collect)
-        .expect("the trail can be read")
+    let sql = format!("SELECT subject, detail FROM audit WHERE relation = '{relation}' ORDER BY seq");
+    let pair = |mut row: Row| Some((row.swap_remove(0)?, row.pop()??));
+    let rows = world.database().rows(&sql);
+    rows.into_iter()
+        .map(|row| pair(row).expect("such a row has a detail"))
+        .collect()
 }
 
 // ---- what stops it
@@ -550,13 +550,14 @@ async fn only_a_rollout_that_holds_something_can_be_paused_by_those_who_may() {
         .refused(400, "invalid_body");
     // Somebody who may act in the project, and not on the node that is held.
     let other = world.another_operator();
+    let db = world.database();
     world.alter(&format!(
-        "INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_ms)
-         SELECT randomblob(16), domain_id, project_id, subject, 'excluded', 'resource:{}', 0 FROM relation_tuple
-         WHERE subject = (SELECT 'token:' || lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' ||
-             substr(hex(id), 13, 4) || '-' || substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))
-             FROM operator_token WHERE name = 'another')",
-        fleet[1].node.id
+        "INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_at)
+         SELECT {}, domain_id, project_id, subject, 'excluded', 'resource:{}', created_at FROM relation_tuple
+         WHERE subject = 'token:{}'",
+        db.some_id(),
+        fleet[1].node.id,
+        db.value("SELECT id FROM operator_token WHERE name = 'another'"),
     ));
     let _ = other
         .post(&path, &json!({}))
@@ -608,7 +609,7 @@ async fn a_cancel_takes_back_what_is_held_at_once() {
 async fn a_node_cannot_speak_of_what_is_held() {
     let world = World::new().await;
     let fleet = fleet(&world, 2).await;
-    world.alter("UPDATE domain SET callback_token_required = 0");
+    world.alter("UPDATE domain SET callback_token_required = false");
     let sent = world.dispatch(rolled(json!({"max_concurrency": 1}))).await;
     let early = &fleet[1].node;
     let ask = early

@@ -4,8 +4,7 @@ use std::fs;
 
 use muster_shared::{envelope::Signer, ids::EventId, time::Timestamp};
 use muster_tests::{
-    Said, binaries,
-    operator::said_by,
+    Said,
     prelude::*,
     world::{on_node, target},
 };
@@ -13,15 +12,7 @@ use muster_tests::{
 const BEATS: &str = "heartbeat_seconds = 1\nbackoff_max_seconds = 1\n";
 
 async fn keys(world: &World, words: &[&str]) -> Said {
-    let mut command = tokio::process::Command::new(binaries::binary("muster-control"));
-    let [verb, rest @ ..] = words else {
-        panic!("a verb")
-    };
-    command
-        .args(["keys", verb, "--data-dir"])
-        .arg(world.data_dir())
-        .args(rest);
-    said_by(command).await
+    world.control_says(&[&["keys"], words].concat()).await
 }
 
 /// The keys that sign, the oldest first.
