@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use muster_shared::ids::NodeId;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::{
     callback::Callbacks,
@@ -15,6 +17,7 @@ use crate::{
     outputs::OutputStore,
     presence::Presence,
     rate::Rates,
+    replica::Replicas,
     rolling::Rollouts,
     signing::Signing,
     store::Store,
@@ -44,6 +47,7 @@ pub(crate) struct Control {
     pub(crate) outbox_wake: Notify,
     pub(crate) rollouts: Rollouts,
     pub(crate) callbacks: Callbacks,
+    pub(crate) replicas: Replicas,
     /// Cancelled once, when the service stops.
     pub(crate) stop: CancellationToken,
 }
@@ -51,6 +55,11 @@ pub(crate) struct Control {
 pub(crate) type Shared = Arc<Control>;
 
 impl Control {
+    /// Whether the node has its stream here, or at that other service, which lives.
+    pub(crate) fn is_connected(&self, node: NodeId, replica: Option<Uuid>) -> bool {
+        self.node_streams.is_connected(node) || replica.is_some_and(|replica| self.replicas.lives(replica))
+    }
+
     /// Waits, or returns true at once when the service stops.
     pub(crate) async fn stopped_within(&self, wait: Duration) -> bool {
         tokio::time::timeout(wait, self.stop.cancelled()).await.is_ok()

@@ -227,7 +227,7 @@ async fn follow(
             Some(_) | None => Err(InstanceError::Contested),
         };
     }
-    let beside_a_stream = control.node_streams.is_connected(node);
+    let beside_a_stream = control.is_connected(node, owner.replica);
     if beside_a_stream {
         // It may be what a lost network left, or a daemon that lives: that one would come back. Before the commit, so
         // that no request of the new one comes in between.

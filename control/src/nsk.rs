@@ -50,6 +50,8 @@ pub(crate) struct KeyOwner {
     pub(crate) machine_id: String,
     /// The set of signing keys that it has confirmed.
     pub(crate) signing_serial: u64,
+    /// The service that holds its stream, of several.
+    pub(crate) replica: Option<uuid::Uuid>,
 }
 
 impl KeyOwner {

@@ -22,7 +22,9 @@ use crate::{
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, replica, retention, rolling,
+    reconcile, replica,
+    replica::Replicas,
+    retention, rolling,
     rolling::Rollouts,
     server,
     server::ServerError,
@@ -104,6 +106,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     spawn(
         "ear for other replicas",
         loop_of(&control, |c| Box::pin(async move { replica::listen(&c).await })),
+    );
+    spawn(
+        "sign of life",
+        loop_of(&control, |c| Box::pin(async move { replica::live(&c).await })),
     );
     spawn(
         "redelivery",
@@ -229,6 +235,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         outbox_wake: Notify::new(),
         rollouts: Rollouts::default(),
         callbacks: Callbacks::default(),
+        replicas: Replicas::default(),
         stop: CancellationToken::new(),
     }))
 }

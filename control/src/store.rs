@@ -18,6 +18,7 @@ mod news;
 mod node_keys;
 mod nodes;
 mod outbox;
+mod replicas;
 mod retention;
 mod rollout;
 mod rows;

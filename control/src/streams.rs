@@ -2,7 +2,7 @@
 //! by the database, so that losing all of this loses nothing.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,7 +10,7 @@ use muster_shared::{
     ids::{ExecutionId, NodeId},
     time::Timestamp,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::store::Owed;
 
@@ -20,7 +20,7 @@ const PUSHES_MAX: usize = 1024;
 
 /// The node streams that this service holds.
 #[derive(Default)]
-pub(crate) struct NodeStreams(Mutex<Registry>);
+pub(crate) struct NodeStreams(Mutex<Registry>, Notify);
 
 #[derive(Default)]
 struct Registry {
@@ -28,6 +28,16 @@ struct Registry {
     opened: u64,
     closed_for_good: bool,
     last_cancel: Option<Timestamp>,
+    /// Whose stream came or went since this was last asked.
+    changed: HashSet<NodeId>,
+}
+
+impl Registry {
+    fn end(&mut self, node: NodeId) {
+        if self.streams.remove(&node).is_some() {
+            self.changed.insert(node);
+        }
+    }
 }
 
 /// One node's end of the registry. When it is dropped the node counts as gone, unless a newer stream took its place.
@@ -49,6 +59,8 @@ impl NodeStreams {
         registry.opened += 1;
         let number = registry.opened;
         registry.streams.insert(node, (number, sender));
+        registry.changed.insert(node);
+        self.1.notify_one();
         Some(Subscription {
             registry: self,
             node,
@@ -64,20 +76,41 @@ impl NodeStreams {
             return;
         };
         if sender.try_send(owed).is_err() {
-            registry.streams.remove(&node);
+            registry.end(node);
         }
     }
 
     /// Puts something on every stream that is here. One that cannot take more is closed.
     pub(crate) fn push_to_all(&self, owed: &Owed) {
-        lock(&self.0)
-            .streams
-            .retain(|_, (_, sender)| sender.try_send(owed.clone()).is_ok());
+        let mut registry = lock(&self.0);
+        let full = |(node, (_, sender)): (&NodeId, &(u64, mpsc::Sender<Owed>))| {
+            sender.try_send(owed.clone()).is_err().then_some(*node)
+        };
+        let ended: Vec<NodeId> = registry.streams.iter().filter_map(full).collect();
+        for node in ended {
+            registry.end(node);
+        }
     }
 
     /// Ends a node's stream, if it has one here.
     pub(crate) fn disconnect(&self, node: NodeId) {
-        lock(&self.0).streams.remove(&node);
+        lock(&self.0).end(node);
+        self.1.notify_one();
+    }
+
+    /// Waits until a stream has come or gone.
+    pub(crate) async fn changed(&self) {
+        self.1.notified().await;
+    }
+
+    /// The nodes whose stream came or went since this was last asked.
+    pub(crate) fn take_changed(&self) -> HashSet<NodeId> {
+        std::mem::take(&mut lock(&self.0).changed)
+    }
+
+    /// They could not be told to anybody.
+    pub(crate) fn put_back(&self, changed: HashSet<NodeId>) {
+        lock(&self.0).changed.extend(changed);
     }
 
     pub(crate) fn is_connected(&self, node: NodeId) -> bool {
@@ -112,7 +145,7 @@ impl NodeStreams {
         let mut registry = lock(&self.0);
         let ended: Vec<NodeId> = registry.streams.keys().take(some).copied().collect();
         for node in ended {
-            registry.streams.remove(&node);
+            registry.end(node);
         }
         registry.streams.len()
     }
@@ -148,7 +181,7 @@ impl Subscription<'_> {
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
         if self.is_live() {
-            lock(&self.registry.0).streams.remove(&self.node);
+            self.registry.disconnect(self.node);
         }
     }
 }

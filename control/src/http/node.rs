@@ -46,7 +46,7 @@ use crate::{
     machine,
     presence::Seen,
     signing,
-    store::{Owed, TargetState},
+    store::{News, Owed, TargetState},
 };
 
 /// How often a stream on which nothing happens says that it is there.
@@ -282,6 +282,10 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
         // Subscribed before looking: what commits in between comes twice rather than never.
         let Some(mut subscription) = control.node_streams.open(node) else { return };
         yield Ok(Event::default().comment("muster").retry(RETRY));
+        // An older one at another replica would go on until its keep-alives fail.
+        if let Err(err) = control.store.announce(News::EndStream(node)).await {
+            log::debug!(node_id:% = node; "Other replicas were not told of the stream: {}", error_chain(&err));
+        }
         if let Some(wait) = control.instances.contested_for(node, Timestamp::now()) {
             control.stopped_within(wait).await;
             if !subscription.is_live() { return; }

@@ -326,7 +326,7 @@ fn summary(control: &Control, node: NodeRecord) -> NodeSummary {
         created_at: node.created_at,
         project_id: node.project,
         labels: node.labels,
-        connected: control.node_streams.is_connected(node.id),
+        connected: control.is_connected(node.id, node.replica),
         last_seen_at: seen.as_ref().map(|s| s.at).max(node.last_seen_at),
         clock_skew_ms: seen.as_ref().and_then(|s| s.skew_ms).or(node.clock_skew_ms),
         binary_version: seen.and_then(|s| s.binary_version).or(node.binary_version),

@@ -7,7 +7,10 @@ use muster_shared::ids::{ExecutionId, NodeId};
 use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
-use super::{Store, StoreError, Tx, statement::QueryBuilder};
+use super::{
+    Store, StoreError, Tx,
+    statement::{QueryBuilder, query},
+};
 
 const CHANNEL: &str = "muster";
 /// How many pieces of news one statement tells.
@@ -21,7 +24,7 @@ pub(crate) enum News {
     Timeline(ExecutionId),
     /// A rollout may have a step to make.
     Rollouts,
-    /// The streams of this node are to end: its daemon is another one now, or it is out of service.
+    /// The streams of this node are to end: it has a newer one, its daemon is another one now, or it is out of service.
     EndStream(NodeId),
 }
 
@@ -85,6 +88,18 @@ pub(crate) struct Listener {
 }
 
 impl Store {
+    /// Tells at once what no commit is needed for.
+    pub(crate) async fn announce(&self, news: News) -> Result<(), StoreError> {
+        if self.shared {
+            let told = format!("{} {news}", self.teller);
+            let _ = query("SELECT pg_notify('muster', $1)")
+                .bind(told)
+                .fetch_all(&self.read)
+                .await?;
+        }
+        Ok(())
+    }
+
     /// Begins to listen; `None` where nobody else can write.
     pub(crate) async fn listen(&self) -> Result<Option<Listener>, StoreError> {
         let listener = self.read.listen(CHANNEL).await?;

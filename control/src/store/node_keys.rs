@@ -17,7 +17,7 @@ impl Store {
         let row = query(
             "SELECT id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash, nsk_previous_until,
                     nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at, hostname,
-                    machine_id, signing_serial
+                    machine_id, signing_serial, replica_id
              FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
         )
         .bind(&hash.as_bytes()[..])
@@ -51,6 +51,7 @@ impl Store {
             last_seen_at: row.at_opt("last_seen_at")?,
             hostname: row.get("hostname")?,
             machine_id: row.get("machine_id")?,
+            replica: row.get("replica_id")?,
             signing_serial: row.number("signing_serial")?,
         }))
     }

@@ -54,6 +54,8 @@ pub(crate) struct NodeRecord {
     pub(crate) nsk_asked_at: Option<Timestamp>,
     pub(crate) warning: Option<String>,
     pub(crate) warned_at: Option<Timestamp>,
+    /// The service that holds its stream, of several.
+    pub(crate) replica: Option<Uuid>,
     pub(crate) labels: Labels,
     pub(crate) actions: Vec<NodeAction>,
 }
@@ -79,7 +81,7 @@ pub(crate) struct NodeFilter<'a> {
 
 const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id, node.hostname, node.created_at, \
      node.last_seen_at, node.clock_skew_ms, node.binary_version, node.nsk_since, node.nsk_asked_at, \
-     node.warning, node.warning_at";
+     node.warning, node.warning_at, node.replica_id";
 
 /// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
 const SAID: std::ops::Range<&str> = "node/".."node0";
@@ -272,6 +274,7 @@ impl Store {
                     nsk_asked_at: row.at_opt("nsk_asked_at")?,
                     warning: row.get("warning")?,
                     warned_at: row.at_opt("warning_at")?,
+                    replica: row.get("replica_id")?,
                     last_seen_at: row.at_opt("last_seen_at")?,
                     clock_skew_ms: row.get("clock_skew_ms")?,
                     binary_version: row.get("binary_version")?,
