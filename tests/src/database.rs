@@ -154,8 +154,7 @@ impl Database {
         match self {
             Self::Sqlite(data) => {
                 let db = opened(&file(data), OpenFlags::SQLITE_OPEN_READ_WRITE);
-                db.execute_batch(sql)
-                    .unwrap_or_else(|err| panic!("{sql}: {err}"));
+                db.execute_batch(sql).unwrap_or_else(|err| panic!("{sql}: {err}"));
             }
             Self::Postgres(database) => database.alter(sql),
         }

@@ -47,7 +47,11 @@ const WITHOUT_TARGETS: &str = "
 pub async fn check_invariants(world: &World, control: &Operator) {
     let db = world.database();
     for row in db.rows(HEADERS) {
-        assert_eq!(row[1..5], row[5..9], "a header is the fold of its targets: {row:?}");
+        assert_eq!(
+            row[1..5],
+            row[5..9],
+            "a header is the fold of its targets: {row:?}"
+        );
     }
     for (what, sql) in [
         ("an invocation comes to each status once", REPEATED),

@@ -81,7 +81,9 @@ impl Cluster {
     }
 
     fn its_own(&self) -> &Own {
-        self.own.as_ref().expect("the shared cluster is nobody's to touch")
+        self.own
+            .as_ref()
+            .expect("the shared cluster is nobody's to touch")
     }
 
     /// Starts the server, and waits until it answers.
@@ -119,7 +121,12 @@ impl Cluster {
     }
 
     async fn end_by(&self, signal: Signal) {
-        let server = self.its_own().server.lock().expect("nobody panics with it").take();
+        let server = self
+            .its_own()
+            .server
+            .lock()
+            .expect("nobody panics with it")
+            .take();
         let mut server = server.expect("a stopped server was running");
         server.signal(signal);
         let _ = server.end().await;

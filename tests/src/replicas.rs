@@ -120,11 +120,7 @@ impl Replicas {
             ..self.world.place().clone()
         };
         let control = Some(self.world.serve(&place, &name));
-        self.others.push(Replica {
-            name,
-            place,
-            control,
-        });
+        self.others.push(Replica { name, place, control });
     }
 
     async fn ready(&mut self, n: usize) {

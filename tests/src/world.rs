@@ -21,8 +21,9 @@ use tempfile::TempDir;
 use crate::{
     Daemon, Database, Engine, Musterd, Operator,
     binaries::binary,
-    chance, hex,
+    chance,
     daemon::{end_supervisors_under, supervisors_under},
+    hex,
     operator::{encoded, said_by},
     postgres::Cluster,
     until,
@@ -229,7 +230,10 @@ impl World {
             .arg(format!("/proc/{}/fd/{}/.", std::process::id(), disk.as_raw_fd()))
             .arg(&self.at.data)
             .status();
-        assert!(copied.is_ok_and(|status| status.success()), "the data is brought back");
+        assert!(
+            copied.is_ok_and(|status| status.success()),
+            "the data is brought back"
+        );
     }
 
     async fn ready(&mut self) {
@@ -675,7 +679,13 @@ impl Place {
 
 fn init_control(at: &Place) -> Value {
     let out = at
-        .command(&["init", "-o", "json", "--listen", &format!("127.0.0.1:{}", at.port)])
+        .command(&[
+            "init",
+            "-o",
+            "json",
+            "--listen",
+            &format!("127.0.0.1:{}", at.port),
+        ])
         .output()
         .expect("muster-control starts");
     assert!(

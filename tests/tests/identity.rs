@@ -457,7 +457,10 @@ async fn a_restored_state_directory_is_let_in_when_nobody_else_is_there_and_said
     node.start().await;
     let _ = node.stop().await;
     let _ = world.stop().await;
-    world.alter(&format!("UPDATE node SET last_seen_at = {}", world.database().at(1)));
+    world.alter(&format!(
+        "UPDATE node SET last_seen_at = {}",
+        world.database().at(1)
+    ));
     world.start().await;
     fs::remove_dir_all(&node.state).expect("the state can be removed");
     copy_state(&backup, &node.state);

@@ -56,7 +56,10 @@ async fn any_replica_takes_a_dispatch_a_stream_and_a_callback() {
         let mut watched = watch(&at(n + 2), sent.id).await;
         let request = node.next_request(&mut frames).await;
         assert_eq!(request.execution_id, sent.id);
-        for (step, status) in [Status::Ack, Status::Started, Status::Succeeded].into_iter().enumerate() {
+        for (step, status) in [Status::Ack, Status::Started, Status::Succeeded]
+            .into_iter()
+            .enumerate()
+        {
             let there = node.through(&at(n + step));
             let _ = there.report(&request, &Callback::of(status)).await.expect(200);
         }
@@ -487,7 +490,12 @@ async fn a_replica_that_is_stopped_hands_its_nodes_over_and_loses_no_action() {
     for node in &nodes {
         let ran = node.trace_lines("ran");
         let distinct: BTreeSet<&String> = ran.iter().collect();
-        assert_eq!((ran.len(), distinct.len()), (sent.len(), sent.len()), "{}", node.name);
+        assert_eq!(
+            (ran.len(), distinct.len()),
+            (sent.len(), sent.len()),
+            "{}",
+            node.name
+        );
     }
     check_invariants(&replicas.world, &replicas.at(1)).await;
 }

@@ -15,7 +15,11 @@ const TWO_HOURS_MS: i64 = 2 * 3_600_000;
 const LIMITS: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\n";
 
 async fn prune(world: &World) -> Value {
-    world.control_says(&["prune", "-o", "json"]).await.expect(0).json()
+    world
+        .control_says(&["prune", "-o", "json"])
+        .await
+        .expect(0)
+        .json()
 }
 
 /// Lets two hours pass for what is settled.
@@ -69,7 +73,8 @@ async fn an_execution_goes_with_its_output_and_what_runs_stays() {
     let live = world.dispatch(on_node("ping", silent.id)).await;
     let young = world.run(on_node("ping", node.id)).await;
 
-    let said = world.control_says(&["prune", "--dry-run", "-o", "json"])
+    let said = world
+        .control_says(&["prune", "--dry-run", "-o", "json"])
         .await
         .expect(0)
         .json();

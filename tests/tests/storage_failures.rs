@@ -185,10 +185,7 @@ async fn postgres_is_restarted_and_crashes_under_load_and_nothing_promised_is_lo
     }
     assert!(!sent.is_empty());
     check_durable(&replicas.world, sent.iter().copied());
-    let all = replicas
-        .world
-        .database()
-        .rows("SELECT id FROM action_execution");
+    let all = replicas.world.database().rows("SELECT id FROM action_execution");
     for id in all.into_iter().flatten().flatten() {
         let id = id.parse().expect("an id");
         assert_eq!(replicas.at(0).settled(id).await.status, Status::Succeeded);
@@ -234,7 +231,12 @@ async fn a_dispatch_whose_commit_was_ambiguous_is_told_truly_when_it_is_sent_aga
         relay.lose_commit_of("INSERT INTO action_execution_target", lost);
         let first = Answer::to(ask(&world.operator, &key, &body)).await;
         assert_eq!(relay.commits_lost(), n + 1, "the commit went lost");
-        assert!(first.status >= 500, "nobody knows: {} {}", first.status, first.text());
+        assert!(
+            first.status >= 500,
+            "nobody knows: {} {}",
+            first.status,
+            first.text()
+        );
         let there = world.database().count("action_execution");
         assert_eq!(there as usize, n / 2 + usize::from(lost == Lost::Answer) + n % 2);
         let again = Answer::to(ask(&world.operator, &key, &body)).await.expect(201);
@@ -263,7 +265,12 @@ async fn a_callback_whose_commit_was_ambiguous_is_taken_once() {
             relay.lose_commit_of("INSERT INTO action_execution_event", lost);
             let first = node.report(&request, &Callback::of(status)).await;
             assert_eq!(relay.commits_lost(), before + 1, "the commit went lost");
-            assert!(first.status >= 500, "nobody knows: {} {}", first.status, first.text());
+            assert!(
+                first.status >= 500,
+                "nobody knows: {} {}",
+                first.status,
+                first.text()
+            );
             let _ = node.report(&request, &Callback::of(status)).await.expect(200);
         }
         assert_eq!(world.settled(sent.id).await.status, Status::Succeeded);
