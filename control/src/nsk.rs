@@ -174,6 +174,7 @@ mod tests {
             hostname: String::new(),
             machine_id: String::new(),
             signing_serial: 1,
+            replica: None,
         }
     }
 

@@ -55,7 +55,10 @@ pub(crate) async fn live(control: &Control) {
                 Ok(()) => {}
                 Err(err) => {
                     control.node_streams.put_back(changed);
-                    log::warn!("The other replicas could not be told of this one: {}", error_chain(&err));
+                    log::warn!(
+                        "The other replicas could not be told of this one: {}",
+                        error_chain(&err)
+                    );
                     control.stopped_within(SIGN_EVERY).await;
                 }
             }
@@ -67,7 +70,10 @@ pub(crate) async fn live(control: &Control) {
         }
     }
     if let Err(err) = leave(control).await {
-        log::warn!("The other replicas could not be told that this one stops: {}", error_chain(&err));
+        log::warn!(
+            "The other replicas could not be told that this one stops: {}",
+            error_chain(&err)
+        );
     }
 }
 
