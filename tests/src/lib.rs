@@ -21,6 +21,7 @@ pub mod package_root;
 pub mod relay;
 pub mod s3;
 pub mod sse;
+pub mod swarm;
 pub mod testhost;
 pub mod wait;
 pub mod world;
