@@ -37,6 +37,7 @@ mod server;
 mod signing;
 mod store;
 mod streams;
+mod tickets;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 

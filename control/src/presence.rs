@@ -59,11 +59,9 @@ impl Presence {
         if batch.is_empty() {
             return Ok(0);
         }
+        let batch: Vec<_> = batch.into_iter().collect();
         let mut tx = store.begin().await?;
-        for (node, seen) in &batch {
-            tx.note_presence(*node, seen.at, seen.skew_ms, seen.binary_version.as_deref())
-                .await?;
-        }
+        tx.note_presences(&batch).await?;
         tx.commit().await?;
         Ok(batch.len())
     }

@@ -15,6 +15,7 @@ mod metrics;
 mod node_keys;
 mod nodes;
 mod outbox;
+mod presence;
 mod retention;
 mod rollout;
 mod rows;

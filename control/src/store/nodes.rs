@@ -483,26 +483,4 @@ impl Tx {
             .await?;
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
-
-    /// Notes when a node was last heard of, and how far off its clock was.
-    pub(crate) async fn note_presence(
-        &mut self,
-        node: NodeId,
-        seen: Timestamp,
-        skew_ms: Option<i64>,
-        binary_version: Option<&str>,
-    ) -> Result<(), StoreError> {
-        sqlx::query(
-            "UPDATE node SET last_seen_ms = $2, clock_skew_ms = coalesce($3, clock_skew_ms),
-                             binary_version = coalesce($4, binary_version)
-             WHERE id = $1",
-        )
-        .bind(node.uuid())
-        .bind(seen.as_millis())
-        .bind(skew_ms)
-        .bind(binary_version)
-        .execute(&mut *self.0)
-        .await?;
-        Ok(())
-    }
 }

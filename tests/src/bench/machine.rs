@@ -2,6 +2,12 @@
 
 use std::{fs, io, path::Path, time::Instant};
 
+use muster_shared::{
+    envelope::{KeyRing, Signer},
+    ids::{EventId, ExecutionId, NodeId},
+    time::Timestamp,
+    wire::ActionCancel,
+};
 use serde_json::{Value, json};
 
 /// Clock ticks a second, as `/proc/PID/stat` counts on every Linux there is.
@@ -78,6 +84,37 @@ pub fn sync_ms(dir: &Path) -> io::Result<Vec<f64>> {
         .collect()
 }
 
+/// How long the signing of an event takes, and its whole check, in microseconds: what no improvement takes away.
+#[must_use]
+pub fn signatures_us() -> (Vec<f64>, Vec<f64>) {
+    let signer = Signer::from_seed(&crate::chance());
+    let mut ring = KeyRing::default();
+    if ring.add(&signer.public_key()).is_err() {
+        return (Vec::new(), Vec::new());
+    }
+    let now = Timestamp::now();
+    let node = NodeId::mint(now, crate::chance());
+    let message = ActionCancel {
+        event_id: EventId::mint(now, crate::chance()),
+        occurred_at: now,
+        execution_id: ExecutionId::mint(now, crate::chance()),
+        node_id: node,
+        expires_at: now.plus(std::time::Duration::from_secs(600)),
+    };
+    let took = |begun: Instant| begun.elapsed().as_secs_f64() * 1e6;
+    (0..500)
+        .filter_map(|_| {
+            let begun = Instant::now();
+            let sealed = signer.seal(&message).ok()?;
+            let signed = took(begun);
+            let raw = serde_json::to_vec(&sealed).ok()?;
+            let begun = Instant::now();
+            ring.open::<ActionCancel>(&raw, node, now).ok()?;
+            Some((signed, took(begun)))
+        })
+        .unzip()
+}
+
 fn first_line(path: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().trim().to_owned()
@@ -91,6 +128,7 @@ pub fn described(dir: &Path, descriptors: u64) -> Value {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let sync = sync_ms(dir).unwrap_or_default();
+    let (sign, open) = signatures_us();
     json!({
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "cpu": model.map(|(_, name)| name.trim()),
@@ -98,6 +136,8 @@ pub fn described(dir: &Path, descriptors: u64) -> Value {
         "memory_kib": kib_of("/proc/meminfo", "MemTotal"),
         "load_before": first_line("/proc/loadavg"),
         "descriptors_max": descriptors,
+        "sign_us": super::median(&sign),
+        "open_us": super::median(&open),
         "fdatasync_ms": { "median": super::median(&sync), "p99": super::percentile(&sync, 0.99) },
     })
 }

@@ -14,7 +14,6 @@ use muster_tests::swarm::{
     node::{Told, tell},
     raise_descriptor_limit,
 };
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 const USAGE: &str = "usage: muster-swarm --identities FILE --server ADDRESS:PORT --journal FILE [--nodes N] \
                      [--heartbeat-seconds S] [--own-connection-seconds S | --pool CONNECTIONS]
@@ -102,7 +101,9 @@ fn run(given: &Given) -> Result<(), String> {
         swarm.start(fleet.nodes.into_iter().take(given.nodes).collect());
         let watched = Arc::clone(&swarm);
         tokio::spawn(async move { tell_connected(&watched).await });
-        listen(&swarm).await.map_err(said)
+        let listener = Arc::clone(&swarm);
+        let heard = tokio::task::spawn_blocking(move || listen(&listener)).await;
+        heard.map_err(|err| err.to_string())?.map_err(said)
     })
 }
 
@@ -115,9 +116,10 @@ async fn tell_connected(swarm: &Swarm) {
     }
 }
 
-async fn listen(swarm: &Swarm) -> std::io::Result<()> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(line) = lines.next_line().await? {
+/// Until the end of the input.
+fn listen(swarm: &Swarm) -> std::io::Result<()> {
+    for line in std::io::stdin().lines() {
+        let line = line?;
         match line.split_once(' ') {
             Some(("expect", count)) => swarm.tally.expect(count.trim().parse().unwrap_or(u64::MAX)),
             Some(_) | None if line == "counts" => {
