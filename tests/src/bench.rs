@@ -77,12 +77,6 @@ pub fn median(runs: &[f64]) -> Option<f64> {
 pub fn percentile(runs: &[f64], part: f64) -> Option<f64> {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an index into a list of runs"
-    )]
-    #[expect(clippy::cast_precision_loss, reason = "nobody runs anything 2^52 times")]
     let at = ((sorted.len() as f64 * part).ceil() as usize).saturating_sub(1);
     sorted.get(at).copied()
 }

@@ -27,7 +27,7 @@ pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
         let node = world
             .node(&format!("real-{number}"))
             .labels("fleet=real")
-            .hook("echo-hello", SCRIPT);
+            .hook("hello", SCRIPT);
         nodes.push(node.start().await);
         // The first is alone while it is measured.
         if number == 0 {
@@ -143,7 +143,7 @@ async fn many(
     pids.push(me);
     let cpu = || pids.iter().map(|pid| machine::cpu_s(*pid)).sum::<f64>();
     let (mut ours, mut cpu_of_both) = (Vec::new(), Vec::new());
-    for (action, key) in [("ping", "ping_s"), ("echo-hello", "script_s")] {
+    for (action, key) in [("ping", "ping_s"), ("hello", "script_s")] {
         let body = json!({"action": action, "selector": "fleet=real"});
         let _ = timed(&world.operator, &body, nodes.len()).await?;
         let before = cpu();

@@ -36,7 +36,11 @@ struct Bench<'p> {
 /// With what went wrong, in words.
 pub async fn run(plan: &Plan, descriptors: u64) -> Result<Swarms, String> {
     let world = World::new().await;
-    let server = world.operator.server.trim_start_matches("https://").parse();
+    let server = world
+        .operator
+        .server
+        .trim_start_matches("https://")
+        .parse::<SocketAddr>();
     let mut bench = Bench {
         plan,
         server: server.map_err(|err| format!("{}: {err}", world.operator.server))?,
