@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build release test test-postgres lint contract demo clean
+.PHONY: build release test test-postgres lint contract demo bench clean
 
 build:
 	cargo build --workspace --locked
@@ -26,6 +26,10 @@ contract:
 # `make demo KEEP=1` leaves it running.
 demo:
 	KEEP=$(KEEP) scripts/demo
+
+# `make bench QUICK=1` ends within five minutes; `NODES=200` shows only that everything works.
+bench:
+	QUICK=$(QUICK) NODES=$(NODES) PARTS="$(PARTS)" scripts/bench
 
 clean:
 	cargo clean

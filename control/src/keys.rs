@@ -1,7 +1,7 @@
 //! Secrets of this control service and what is derived from them.
 //!
 //! Every secret is a file of mode 0600 under the data directory. One server key gives the callback tokens, the cursors,
-//! the URLs of the built-in output store, the keys that seal secret parameters and the hashes of request bodies, each under a purpose of its own, so
+//! the URLs of the built-in output store, the keys that seal secret parameters and TLS tickets and the hashes of request bodies, each under a purpose of its own, so
 //! that one can never pass as another.
 
 use std::{
@@ -28,6 +28,7 @@ pub(crate) enum Purpose {
     OutputUrl,
     Parameters,
     RequestBody,
+    TlsTicket,
 }
 
 impl Purpose {
@@ -38,6 +39,7 @@ impl Purpose {
             Self::OutputUrl => b"muster/output-url/v1\0",
             Self::Parameters => b"muster/parameters/v1\0",
             Self::RequestBody => b"muster/request-body/v1\0",
+            Self::TlsTicket => b"muster/tls-ticket/v1\0",
         }
     }
 }

@@ -39,6 +39,7 @@ mod server;
 mod signing;
 mod store;
 mod streams;
+mod tickets;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 

@@ -72,7 +72,8 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         return Err(ServeError::NotInitialised(shown));
     }
     let _lock = lock(&config, &shown)?;
-    let acceptor = server::tls(&config.data)?;
+    let key = config.data.server_key().map_err(ServeError::Secrets)?;
+    let acceptor = server::tls(&config.data, key)?;
     let listener = server::listen(config.listen)?;
     let listen = config.listen;
     let retention = config.retention.clone();

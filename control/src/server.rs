@@ -15,7 +15,11 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{http::Peer, keys::DataDir};
+use crate::{
+    http::Peer,
+    keys::{DataDir, ServerKey},
+    tickets::Tickets,
+};
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const REQUEST_HEAD_MAX: Duration = Duration::from_secs(30);
@@ -37,7 +41,7 @@ pub(crate) enum ServerError {
     Listen { address: SocketAddr, source: io::Error },
 }
 
-pub(crate) fn tls(data: &DataDir) -> Result<TlsAcceptor, ServerError> {
+pub(crate) fn tls(data: &DataDir, key: ServerKey) -> Result<TlsAcceptor, ServerError> {
     let bad = |path: &std::path::Path, why: String| ServerError::Certificate {
         path: path.display().to_string(),
         why,
@@ -52,6 +56,7 @@ pub(crate) fn tls(data: &DataDir) -> Result<TlsAcceptor, ServerError> {
         .with_single_cert(chain, private)
         .map_err(|err| bad(&cert, err.to_string()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.ticketer = Arc::new(Tickets(key));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

@@ -6,6 +6,7 @@
 //! [`wait::until`], never for time, and leaving a world checks it: nothing unsettled, no supervisor left.
 
 pub mod bare_node;
+pub mod bench;
 pub mod binaries;
 pub mod connect_proxy;
 pub mod contract;
@@ -26,6 +27,7 @@ pub mod relay;
 pub mod replicas;
 pub mod s3;
 pub mod sse;
+pub mod swarm;
 pub mod testhost;
 pub mod wait;
 pub mod world;

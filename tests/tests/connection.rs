@@ -356,3 +356,36 @@ async fn a_node_enrols_by_the_digest_of_its_controls_authority() {
     let execution = world.run(on_node("ping", enrolled.id)).await;
     assert_eq!(execution.status, Status::Succeeded);
 }
+
+/// A fleet that comes back after a restart of control need not prove everything anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_control_takes_up_the_tls_sessions_of_before() {
+    use muster_tests::swarm::{tally::Tally, wire::Dialer};
+    let mut world = World::new().await;
+    let ca_pem = std::fs::read_to_string(&world.operator.ca_file).expect("the CA can be read");
+    let server = world
+        .operator
+        .server
+        .trim_start_matches("https://")
+        .parse()
+        .expect("an address");
+    let dialer = Dialer::new(&ca_pem, server, std::net::Ipv4Addr::LOCALHOST.into()).expect("the CA is one");
+    let (sessions, tally) = (dialer.sessions(), Tally::default());
+    let ask = async || {
+        let mut connection = dialer
+            .dial("127.1.2.3".parse().expect("an address"), &sessions, &tally)
+            .await
+            .expect("control accepts");
+        let answer = connection
+            .call(b"GET /healthz HTTP/1.1\r\nhost: control\r\n\r\n")
+            .await;
+        assert_eq!(answer.expect("control answers").status, 200);
+        let counts = tally.counts(0);
+        (counts.full_handshakes, counts.resumed_handshakes)
+    };
+    assert_eq!(ask().await, (1, 0));
+    assert_eq!(ask().await, (1, 1));
+    world.kill9();
+    world.start().await;
+    assert_eq!(ask().await, (1, 2));
+}

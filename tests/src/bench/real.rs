@@ -1,0 +1,186 @@
+//! Real agents: one, for how long a dispatch takes; thirty, for what the peer is asked as well; and one that idles.
+
+use std::time::{Duration, Instant};
+
+use muster_shared::{ids::ExecutionId, status::Status, wire::Execution};
+use serde_json::json;
+
+use super::{Plan, machine, peer::Peer, percentile, summary::Section, swarms::say};
+use crate::{Node, Operator, World, sse::Frames, world::on_node};
+
+/// What the peer runs as well.
+const SCRIPT: &str = "#!/bin/sh\necho hello\n";
+
+pub struct Real {
+    pub single: Section,
+    pub real30: Section,
+    pub agent: Section,
+}
+
+/// # Errors
+/// With what went wrong, in words.
+pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
+    let mut world = World::new().await;
+    let count = if plan.is_tiny() { 2 } else { 30 };
+    let mut nodes = Vec::new();
+    for number in 0..count {
+        let node = world
+            .node(&format!("real-{number}"))
+            .labels("fleet=real")
+            .hook("hello", SCRIPT);
+        nodes.push(node.start().await);
+        // The first is alone while it is measured.
+        if number == 0 {
+            say("one real agent is up");
+        }
+    }
+    say(&format!("{count} real agents are up"));
+    let mut real = Real {
+        single: Section::default(),
+        real30: Section::default(),
+        agent: Section::default(),
+    };
+    idle(plan, &mut nodes[0], &mut real.agent).await;
+    single(plan, &world, &nodes[0], &mut real.single).await?;
+    many(plan, &mut world, &mut nodes, peer, &mut real.real30).await?;
+    Ok(real)
+}
+
+/// Waits for the `settled` event of an execution, as `muster run` does.
+async fn settled(operator: &Operator, id: ExecutionId) -> Result<Execution, String> {
+    let path = operator.in_project(&format!("executions/{id}/events"));
+    let response = operator
+        .request(reqwest::Method::GET, &path)
+        .send()
+        .await
+        .map_err(|err| err.to_string())?;
+    let mut frames = Frames::of(response);
+    while let Some(frame) = frames.next().await {
+        if frame.event == "settled" {
+            return serde_json::from_str(&frame.data).map_err(|err| err.to_string());
+        }
+    }
+    Err("the timeline ended before the execution".to_owned())
+}
+
+/// One dispatch to its end; answers with how long that took.
+async fn timed(operator: &Operator, body: &serde_json::Value, targets: usize) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let execution = operator.dispatch(body).await;
+    let end = settled(operator, execution.id).await?;
+    let took = begun.elapsed();
+    if end.status != Status::Succeeded || end.target_counts.values().sum::<u64>() != targets as u64 {
+        return Err(format!("it did not succeed: {:?}", end.target_counts));
+    }
+    Ok(took)
+}
+
+async fn single(plan: &Plan, world: &World, node: &Node, section: &mut Section) -> Result<(), String> {
+    let (runs, each) = match (plan.is_tiny(), plan.quick) {
+        (true, _) => (1, 10),
+        (false, true) => (3, 100),
+        (false, false) => (5, 300),
+    };
+    let body = on_node("ping", node.id);
+    for _ in 0..each.min(20) {
+        let _ = timed(&world.operator, &body, 1).await?;
+    }
+    let (mut p50, mut p99) = (vec![], vec![]);
+    for _ in 0..runs {
+        let mut waits = Vec::new();
+        for _ in 0..each {
+            waits.push(timed(&world.operator, &body, 1).await?.as_secs_f64() * 1000.0);
+        }
+        p50.extend(percentile(&waits, 0.5));
+        p99.extend(percentile(&waits, 0.99));
+    }
+    section
+        .measured("p50_ms", &p50)
+        .measured("p99_ms", &p99)
+        .note("dispatches_each_run", each);
+    Ok(())
+}
+
+async fn idle(plan: &Plan, node: &mut Node, agent: &mut Section) {
+    let window = Duration::from_secs(match (plan.is_tiny(), plan.quick) {
+        (true, _) => 2,
+        (false, true) => 30,
+        (false, false) => 60,
+    });
+    let pid = node.daemon().pid();
+    let mut percent = Vec::new();
+    for _ in 0..if plan.quick { 1 } else { 3 } {
+        let (cpu, begun) = (machine::cpu_of_threads_s(pid), Instant::now());
+        tokio::time::sleep(window).await;
+        percent.push((machine::cpu_of_threads_s(pid) - cpu) * 100.0 / begun.elapsed().as_secs_f64());
+    }
+    let pss: Vec<f64> = machine::pss_kib(pid)
+        .into_iter()
+        .map(|kib| kib / 1024.0)
+        .collect();
+    agent
+        .measured("idle_cpu_percent", &percent)
+        .measured("pss_mib", &pss)
+        .note("window_s", window.as_secs());
+}
+
+async fn many(
+    plan: &Plan,
+    world: &mut World,
+    nodes: &mut [Node],
+    peer: &Peer,
+    section: &mut Section,
+) -> Result<(), String> {
+    let runs = match (plan.is_tiny(), plan.quick) {
+        (true, _) => 1,
+        (false, true) => 5,
+        (false, false) => 11,
+    };
+    section.note("nodes", nodes.len());
+    let mut pids: Vec<u32> = nodes.iter_mut().map(|node| node.daemon().pid()).collect();
+    pids.push(world.control().pid());
+    let me = std::process::id();
+    pids.push(me);
+    let cpu = || pids.iter().map(|pid| machine::cpu_s(*pid)).sum::<f64>();
+    let (mut ours, mut cpu_of_both) = (Vec::new(), Vec::new());
+    for (action, key) in [("ping", "ping_s"), ("hello", "script_s")] {
+        let body = json!({"action": action, "selector": "fleet=real"});
+        let _ = timed(&world.operator, &body, nodes.len()).await?;
+        let before = cpu();
+        let mut waits = Vec::new();
+        for _ in 0..runs {
+            waits.push(timed(&world.operator, &body, nodes.len()).await?.as_secs_f64());
+        }
+        // Supervisors leave a moment after the end was told; their CPU is counted when they were waited for.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let runs = f64::from(u32::try_from(runs).unwrap_or(u32::MAX));
+        cpu_of_both.push((cpu() - before) / runs);
+        section.measured(key, &waits);
+        ours.push(super::median(&waits).unwrap_or(f64::INFINITY));
+    }
+    section
+        .note("ping_cpu_s", cpu_of_both[0])
+        .note("script_cpu_s", cpu_of_both[1]);
+    match peer {
+        Peer::Measured {
+            ping_s,
+            script_s,
+            ping_cpu_s,
+            script_cpu_s,
+            ..
+        } => {
+            section.measured("ratio_ping", &[ping_s / ours[0]]);
+            section.measured("ratio_script", &[script_s / ours[1]]);
+            let (theirs, mine) = (ping_cpu_s + script_cpu_s, cpu_of_both.iter().sum::<f64>());
+            section.measured("ratio_cpu", &[theirs / mine.max(0.01)]);
+            section.note("ratio_cpu_ping", ping_cpu_s / cpu_of_both[0].max(0.01));
+            section.note("ratio_cpu_script", script_cpu_s / cpu_of_both[1].max(0.01));
+        }
+        Peer::Absent { why } => {
+            for key in ["ratio_ping", "ratio_script", "ratio_cpu"] {
+                section.missing(key, why);
+            }
+        }
+    }
+    Ok(())
+}
