@@ -5,7 +5,9 @@
 
 mod access;
 mod audit;
+mod backup;
 mod cancel;
+mod doctor;
 mod executions;
 mod hooks;
 mod idempotency;
@@ -33,6 +35,7 @@ use sqlx::{
 };
 
 pub(crate) use access::Presented;
+pub(crate) use backup::known_schema;
 pub(crate) use executions::{
     Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
 };

@@ -23,7 +23,7 @@ use crate::{
     binaries::binary,
     chance,
     daemon::{end_supervisors_under, supervisors_under},
-    operator::encoded,
+    operator::{Said, encoded, said_by},
     until,
 };
 
@@ -262,6 +262,18 @@ impl World {
         db.busy_timeout(Duration::from_secs(10))
             .expect("a wait can be set");
         db
+    }
+
+    /// Runs a command of `muster-control` on the world's data directory to its end.
+    pub async fn control_tool(&self, words: &[&str]) -> Said {
+        let mut command = Command::new(binary("muster-control"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .args(words)
+            .arg("--data-dir")
+            .arg(&self.data);
+        said_by(command.into()).await
     }
 
     /// Changes control's database behind its back, for what no command does yet.
