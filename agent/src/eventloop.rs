@@ -2,6 +2,7 @@
 
 mod assembly;
 mod recovery;
+mod retelling;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,7 +11,8 @@ use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
     status::Status,
-    wire::{ActionCancel, ActionRequest, BaselineUpdated},
+    time::Timestamp,
+    wire::{ActionCancel, ActionRequest, BaselineUpdated, Restored},
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -18,6 +20,8 @@ use tokio::{
     task::{JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
+
+use retelling::Retelling;
 
 use crate::{
     builtins::ReloadAsked,
@@ -66,7 +70,10 @@ pub(crate) enum Event {
     },
     OutputSettled {
         execution: ExecutionId,
+        unknown: bool,
     },
+    /// Control was made again from a backup.
+    Restored(Restored),
 }
 
 struct Daemon {
@@ -91,6 +98,10 @@ struct Daemon {
     backlog: Decision,
     retry_at: Option<Instant>,
     prune_at: Instant,
+    /// What is being told again, because control was restored from a backup.
+    retelling: Option<Retelling>,
+    /// The last restore after which that was done.
+    told_again: watch::Sender<Option<Timestamp>>,
     service: Service,
     server: String,
 }
@@ -145,7 +156,7 @@ impl Daemon {
                     let reloaded = self.reload().await;
                     drop(answer.send(reloaded));
                 }
-                Some(answer) = self.overviews.recv() => drop(answer.send(self.session.overview())),
+                Some(answer) = self.overviews.recv() => drop(answer.send(self.overview().await)),
                 Some(()) = self.hangups.recv() => drop(self.reload().await),
                 () = sleep_until(wake_at) => self.wake().await,
             }
@@ -194,7 +205,10 @@ impl Daemon {
             let before = self.clock.now().minus(self.config.limits.journal_keep);
             match self.journal.prune(before).await {
                 Ok(0) => {}
-                Ok(count) => log::info!(count; "Forgot invocations that were settled long ago"),
+                Ok(count) => {
+                    log::info!(count; "Forgot invocations that were settled long ago");
+                    self.sweep_after_pruning().await;
+                }
                 Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
             }
         }
@@ -241,13 +255,15 @@ impl Daemon {
                 delivered,
             },
             Event::Admitted => Input::Admitted,
-            Event::OutputSettled { execution } => {
+            Event::OutputSettled { execution, unknown } => {
                 self.uploads.remove(&execution);
-                Input::OutputSettled { execution }
+                Input::OutputSettled { execution, unknown }
             }
+            Event::Restored(restored) => return self.tell_again_after(restored).await,
         };
         let decision = self.session.handle(input, self.clock.now());
         self.perform(decision).await;
+        self.tell_more().await;
     }
 
     /// The journal is asked before anything is taken: what was settled long ago is known only there.
@@ -382,7 +398,8 @@ impl Daemon {
             | Fact::Ended { .. }
             | Fact::Reported { .. }
             | Fact::OutputOwed { .. }
-            | Fact::OutputSettled { .. } => None,
+            | Fact::OutputSettled { .. }
+            | Fact::Orphaned { .. } => None,
         };
         let untaken: Vec<ExecutionId> = self.backlog.facts.iter().filter_map(taken).collect();
         self.backlog
@@ -446,8 +463,8 @@ impl Daemon {
                 let left = self.clock.now().until(since.plus(self.config.limits.output_keep));
                 let keep_until = Instant::now() + left;
                 self.work.spawn(async move {
-                    reporter.bring_output(&errand, keep_until, given_up).await;
-                    Event::OutputSettled { execution }
+                    let unknown = reporter.bring_output(&errand, keep_until, given_up).await;
+                    Event::OutputSettled { execution, unknown }
                 });
             }
             Effect::GiveUp { execution } => {

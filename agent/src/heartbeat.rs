@@ -11,7 +11,7 @@ use muster_shared::{
     wire::{Base64, HeartbeatRequest, HeartbeatResponse, Parameters},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::sleep,
 };
 
@@ -66,6 +66,8 @@ pub(crate) struct Heart {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) keys: KeyFiles,
     pub(crate) signing: Keys,
+    /// The last restore of control after which all was told again.
+    pub(crate) told_again: watch::Receiver<Option<Timestamp>>,
 }
 
 impl Heart {
@@ -73,6 +75,7 @@ impl Heart {
     pub(crate) async fn beat(mut self, measured: oneshot::Sender<()>) {
         let mut measured = Some(measured);
         let (mut failing, mut skewed, mut admitted) = (false, false, false);
+        let mut unauthorized = false;
         // Tried again sooner than the next one is due, never later.
         let mut backoff = Backoff::new(backoff::Bounds {
             max: self.backoff.max.min(self.interval),
@@ -81,7 +84,7 @@ impl Heart {
         loop {
             let wait = match self.once(&mut skewed).await {
                 Ok(answer) => {
-                    failing = false;
+                    (failing, unauthorized) = (false, false);
                     backoff.reset();
                     if answer.reconcile && self.pokes.send(Poke::Declare).await.is_err() {
                         return;
@@ -92,6 +95,11 @@ impl Heart {
                             return;
                         }
                     }
+                    if let Some(restored) = answer.restored
+                        && self.events.send(Event::Restored(restored)).await.is_err()
+                    {
+                        return;
+                    }
                     if admitted {
                         self.interval
                     } else {
@@ -99,11 +107,10 @@ impl Heart {
                     }
                 }
                 Err(err) => {
-                    let level = if failing {
-                        log::Level::Debug
-                    } else {
-                        log::Level::Warn
-                    };
+                    // That control is back and does not know this node is news after an outage.
+                    let news = !failing || (err.is_unauthorized() && !unauthorized);
+                    unauthorized |= err.is_unauthorized();
+                    let level = if news { log::Level::Warn } else { log::Level::Debug };
                     log::log!(level, error:% = err; "The heartbeat was not taken and is tried again");
                     failing = true;
                     backoff.next_unless_asked(err.retry_after(), backoff::chance())
@@ -145,6 +152,7 @@ impl Heart {
             hostname: Some(machine::hostname()),
             machine_id: machine::machine_id(),
             signing_serial: Some(self.signing.serial()),
+            told_again: *self.told_again.borrow(),
         };
         let Some(next) = self.keys.waiting() else {
             return self.control.heartbeat(&beat).await;

@@ -87,7 +87,10 @@ enum Tried {
     Told(Delivered),
     Failed(String),
     /// A further try would end the same.
-    Hopeless(String),
+    Hopeless {
+        delivered: Delivered,
+        why: String,
+    },
     Lost(String),
 }
 
@@ -199,7 +202,7 @@ impl Reporter {
             {
                 Tried::Told(delivered) => return delivered,
                 Tried::Lost(why) => break (why, false),
-                Tried::Hopeless(why) => break (why, true),
+                Tried::Hopeless { why, .. } => break (why, true),
                 Tried::Failed(why) => {
                     tries += 1;
                     log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, tries; "An upload failed: {why}");
@@ -231,21 +234,23 @@ impl Reporter {
     }
 
     /// Brings the output of an end that control knows, until control has it or will never take it, or it is not kept
-    /// any longer.
+    /// any longer. Answers whether it stays here all the same, because control does not know the execution.
     pub(crate) async fn bring_output(
         &self,
         errand: &Errand,
         keep_until: Instant,
         mut given_up: watch::Receiver<bool>,
-    ) {
-        let Some(outcome) = &errand.outcome else { return };
+    ) -> bool {
+        let Some(outcome) = &errand.outcome else {
+            return false;
+        };
         let end = outcome.callback();
         let why = match self.delivery(errand, outcome).await {
             Delivery::File(upload) => {
                 tokio::select! {
                     ended = self.keep_trying(errand, &end, &upload) => match ended {
-                        None => return,
-                        Some(lost) => lost,
+                        Ok(delivered) => return delivered == Delivered::Unknown,
+                        Err(lost) => lost,
                     },
                     () = sleep_until(keep_until) => "it was kept here for as long as output_keep_days says".to_owned(),
                     _ = given_up.wait_for(|given_up| *given_up) => {
@@ -254,17 +259,23 @@ impl Reporter {
                 }
             }
             Delivery::Lost(why) => why,
-            Delivery::Nothing | Delivery::Inline(_) => return,
+            Delivery::Nothing | Delivery::Inline(_) => return false,
         };
         log::error!(execution_id:% = errand.request.execution_id, node_id:% = errand.request.node_id, action:% = errand.request.action;
             "An output is given up: {why}");
         let last_word = without_output(end, &format!("given up: {why}"));
         // The journal holds it for owed until control has heard even this.
         let _ = self.post(errand, &last_word).await;
+        false
     }
 
     /// Ends when control has answered for good, or with why there is nothing left to bring.
-    async fn keep_trying(&self, errand: &Errand, end: &Callback, upload: &Upload) -> Option<String> {
+    async fn keep_trying(
+        &self,
+        errand: &Errand,
+        end: &Callback,
+        upload: &Upload,
+    ) -> Result<Delivered, String> {
         let mut backoff = Backoff::new(backoff::Bounds {
             max: self.output_retry,
             ..self.backoff
@@ -280,19 +291,19 @@ impl Reporter {
             {
                 Tried::Told(Delivered::Taken) => {
                     log::info!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id; "An output followed its end");
-                    return None;
+                    return Ok(Delivered::Taken);
                 }
                 Tried::Told(delivered) => {
                     log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id;
                         "Control will not take an output any more: {delivered:?}");
-                    return None;
+                    return Ok(delivered);
                 }
-                Tried::Hopeless(why) => {
+                Tried::Hopeless { delivered, why } => {
                     log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id;
                         "Control will not take an output any more: {why}");
-                    return None;
+                    return Ok(delivered);
                 }
-                Tried::Lost(why) => return Some(why),
+                Tried::Lost(why) => return Err(why),
                 Tried::Failed(why) => {
                     failures += 1;
                     log::debug!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, failures;
@@ -319,7 +330,7 @@ impl Reporter {
         };
         let answer = match self.post(errand, &declaration).await {
             Posted::Taken(answer) => answer,
-            Posted::Refused { why, .. } => return Tried::Hopeless(why),
+            Posted::Refused { delivered, why } => return Tried::Hopeless { delivered, why },
             Posted::NotUploaded(why) => return Tried::Failed(why),
         };
         if status.is_terminal() {
@@ -344,12 +355,14 @@ impl Reporter {
         turn: Turn,
     ) -> Tried {
         // Where there is no address it may lie there already: control looks when it hears the end.
+        let mut lost = None;
         if let Some(url) = &answer.output_upload_url {
             let headers = &answer.output_upload_headers;
             match self.uploader.put(url, headers, upload, turn).await {
                 Ok(()) => {}
                 Err(NotPut::Failed(why)) => return Tried::Failed(why),
-                Err(NotPut::Lost(why)) => return Tried::Lost(why),
+                // A control that was restored may have forgotten what lies in its store.
+                Err(NotPut::Lost(why)) => lost = Some(why),
             }
         }
         let request = &errand.request;
@@ -369,7 +382,7 @@ impl Reporter {
         match self.post_in(slots, errand, &with_object).await {
             Posted::Taken(_) => Tried::Told(Delivered::Taken),
             Posted::Refused { delivered, .. } => Tried::Told(delivered),
-            Posted::NotUploaded(why) => Tried::Failed(why),
+            Posted::NotUploaded(why) => lost.map_or(Tried::Failed(why), Tried::Lost),
         }
     }
 
@@ -479,6 +492,7 @@ fn judge(err: &CallError) -> Answer {
             (403, Some("callback_token_mismatch" | "nsk_node_mismatch")) => Answer::Done(Delivered::Gone),
             // Any other is about the node: an identity that is refused today may be known again tomorrow.
             (403, Some(_)) => again,
+            (404, Some("execution_not_found")) => Answer::Done(Delivered::Unknown),
             (400..=499, Some(_)) => Answer::Done(Delivered::Gone),
             _ => again,
         },
@@ -534,7 +548,7 @@ mod tests {
         for (status, code, expected) in [
             (409, "execution_already_terminal", Delivered::Settled),
             (409, "invalid_state_transition", Delivered::Ahead),
-            (404, "execution_not_found", Delivered::Gone),
+            (404, "execution_not_found", Delivered::Unknown),
             (403, "callback_token_mismatch", Delivered::Gone),
             (403, "nsk_node_mismatch", Delivered::Gone),
         ] {

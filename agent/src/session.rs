@@ -80,6 +80,10 @@ pub(crate) enum Fact {
     OutputSettled {
         execution: ExecutionId,
     },
+    /// Control does not know the execution: what came of it stays here.
+    Orphaned {
+        execution: ExecutionId,
+    },
 }
 
 impl Fact {
@@ -91,7 +95,8 @@ impl Fact {
             | Self::Ended { execution, .. }
             | Self::Reported { execution, .. }
             | Self::OutputOwed { execution, .. }
-            | Self::OutputSettled { execution } => *execution,
+            | Self::OutputSettled { execution }
+            | Self::Orphaned { execution } => *execution,
         }
     }
 }
@@ -116,7 +121,7 @@ pub(crate) enum Effect {
     GiveUp {
         execution: ExecutionId,
     },
-    /// Control knows the end: the run directories may go.
+    /// Nobody asks for what the run left any more: the run directories may go.
     Forget {
         execution: ExecutionId,
         attempts: u32,
@@ -155,7 +160,9 @@ pub(crate) enum Delivered {
     Ahead,
     /// Control has settled the invocation.
     Settled,
-    /// Control does not know the invocation, or not as ours.
+    /// Control does not know the execution: it was restored from a backup, or has pruned it.
+    Unknown,
+    /// Control knows the invocation, and not as ours.
     Gone,
 }
 
@@ -187,8 +194,11 @@ pub(crate) enum Input {
         status: Status,
         delivered: Delivered,
     },
-    /// Nothing more is to be done for the output of an end that is told.
-    OutputSettled { execution: ExecutionId },
+    /// Nothing more is to be done for the output of an end that is told. `unknown` says that control does not know the
+    /// execution.
+    OutputSettled { execution: ExecutionId, unknown: bool },
+    /// Control was restored from a backup, and may have forgotten this end.
+    TellAgain(Box<Recorded>),
     /// Control takes this daemon for the node's own.
     Admitted,
     /// Time has passed.
@@ -322,6 +332,11 @@ impl Session {
         self.invocations.contains_key(&execution)
     }
 
+    /// Everything of which a run directory may still be needed.
+    pub(crate) fn known(&self) -> impl Iterator<Item = ExecutionId> {
+        self.invocations.keys().chain(self.outputs.keys()).copied()
+    }
+
     pub(crate) fn request(&self, execution: ExecutionId) -> Option<&ActionRequest> {
         Some(&*self.invocations.get(&execution)?.request)
     }
@@ -375,7 +390,8 @@ impl Session {
             } => {
                 self.delivered(execution, status, delivered, now, &mut decision);
             }
-            Input::OutputSettled { execution } => self.brought(execution, &mut decision),
+            Input::OutputSettled { execution, unknown } => self.brought(execution, unknown, &mut decision),
+            Input::TellAgain(row) => self.tell_end_again(*row, &mut decision),
             Input::Admitted => self.unproven = false,
             Input::Woken => {}
         }
@@ -414,6 +430,7 @@ impl Session {
             cancel_asked: cancelled,
             running_since: None,
             volatile: false,
+            led: false,
         };
         // Those before it that have expired are in nobody's way.
         self.pump(now, decision);
@@ -480,6 +497,21 @@ impl Session {
             });
         }
         self.post(id, decision);
+    }
+
+    /// Begins with the end: a control that knows it says so at once.
+    fn tell_end_again(&mut self, row: Recorded, decision: &mut Decision) {
+        let execution = row.request.execution_id;
+        if self.knows(execution) || !matches!(row.stage, Stage::Ended(_)) {
+            return;
+        }
+        let lane = self.lane_of(&row.request);
+        let mut invocation = Invocation::of(row, lane);
+        let reported = Reported::Started;
+        invocation.reported = reported;
+        decision.facts.push(Fact::Reported { execution, reported });
+        self.invocations.insert(execution, invocation);
+        self.post(execution, decision);
     }
 
     /// What only looks may run all the same: nothing is lost if it runs again. What changes something may not.
@@ -575,10 +607,19 @@ impl Session {
         };
         invocation.posting = false;
         let unwanted = match delivered {
-            Delivered::Settled | Delivered::Gone => invocation.stage == Stage::Taken && status == Status::Ack,
+            Delivered::Settled | Delivered::Gone | Delivered::Unknown => {
+                invocation.stage == Stage::Taken && status == Status::Ack
+            }
             Delivered::Taken | Delivered::WithoutOutput | Delivered::Ahead => false,
         };
-        let mut reported = invocation.reported.max(Reported::once(status));
+        // No end is ahead of an end: control is behind, as after a restore, and has to be led there step by step.
+        let lead = delivered == Delivered::Ahead && status.is_terminal() && !invocation.led;
+        invocation.led |= lead;
+        let mut reported = if lead {
+            Reported::Nothing
+        } else {
+            invocation.reported.max(Reported::once(status))
+        };
         if unwanted {
             self.ended(id, Outcome::of(Ended::Withdrawn), decision);
             decision.effects.retain(|effect| effect.execution() != id);

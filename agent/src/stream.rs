@@ -142,9 +142,10 @@ impl Listener {
                     .and_then(|asked| retry_after::wait(asked, header("date"), Timestamp::now()));
                 let why = match status {
                     // Control may be restoring a backup, or something before it may be wrong.
-                    401 | 403 => format!(
-                        "control does not accept this node ({status}); it keeps its identity and asks again"
-                    ),
+                    401 => "control does not accept this node (401); it keeps its identity and asks again. If control was \
+                            restored from a backup older than this node's key: musterd enroll --force"
+                        .to_owned(),
+                    403 => "control does not accept this node (403); it keeps its identity and asks again".to_owned(),
                     _ => format!("control answered {status}"),
                 };
                 Over { why, asked }

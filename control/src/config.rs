@@ -33,6 +33,8 @@ pub(crate) struct Limits {
     pub(crate) live_executions_max: u32,
     /// The largest output a node may upload, in bytes.
     pub(crate) output_bytes_max: u64,
+    /// What all outputs together may take in the built-in store, in bytes.
+    pub(crate) output_store_bytes_max: u64,
     /// How long an upload URL lasts. A node whose URL ran out asks again.
     pub(crate) upload_url_ttl: Duration,
     /// How long after its deadline an invocation that a node took may still be reported.
@@ -41,6 +43,8 @@ pub(crate) struct Limits {
     pub(crate) cancel_grace: Duration,
     /// How long a rollout may hold anything back.
     pub(crate) rollout_max: Duration,
+    /// How long after a restore from a backup nothing is timed out, so that nodes can tell what they did since.
+    pub(crate) restore_grace: Duration,
     /// How old a node's key may be before the node is asked to change it; without it only operators ask.
     pub(crate) nsk_age_max: Option<Duration>,
     /// How long a node's key counts after the next one was used first.
@@ -57,6 +61,8 @@ pub(crate) struct Limits {
 pub(crate) struct Config {
     pub(crate) data: DataDir,
     pub(crate) database: Database,
+    /// As it was said, where it was.
+    pub(crate) database_url: Option<String>,
     pub(crate) listen: SocketAddr,
     pub(crate) server_url: String,
     pub(crate) limits: Limits,
@@ -126,10 +132,12 @@ struct Raw {
 struct RawLimits {
     live_executions_max: Option<u64>,
     output_bytes_max: Option<u64>,
+    output_store_bytes_max: Option<u64>,
     upload_url_seconds: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
     rollout_seconds_max: Option<u64>,
+    restore_grace_seconds: Option<u64>,
     nsk_days_max: Option<u64>,
     nsk_overlap_seconds: Option<u64>,
     drain_seconds: Option<u64>,
@@ -174,6 +182,7 @@ impl Config {
             None => (data.config(), false),
         };
         let raw = read(&path, named)?;
+        let database_url = given.database_url.or(raw.database_url);
         let listen = given
             .listen
             .or(raw.listen)
@@ -184,7 +193,8 @@ impl Config {
             .or(raw.server_url)
             .unwrap_or_else(|| format!("https://{listen}"));
         Ok(Self {
-            database: database(&data, given.database_url.or(raw.database_url))?,
+            database: database(&data, database_url.clone())?,
+            database_url,
             data,
             listen,
             server_url: check_server_url(server_url)?,
@@ -382,6 +392,13 @@ impl RawLimits {
                 1 << 15,
                 1 << 40,
             )?,
+            output_store_bytes_max: within(
+                "limits.output_store_bytes_max",
+                self.output_store_bytes_max,
+                64 << 30,
+                1 << 20,
+                1 << 50,
+            )?,
             // Signature Version 4 knows no URL that lasts longer than a week.
             upload_url_ttl: Duration::from_secs(within(
                 "limits.upload_url_seconds",
@@ -410,6 +427,13 @@ impl RawLimits {
                 7 * 86_400,
                 1,
                 90 * 86_400,
+            )?),
+            restore_grace: Duration::from_secs(within(
+                "limits.restore_grace_seconds",
+                self.restore_grace_seconds,
+                120,
+                0,
+                3600,
             )?),
             nsk_age_max: match within("limits.nsk_days_max", self.nsk_days_max, 0, 0, 3650)? {
                 0 => None,
@@ -475,6 +499,8 @@ mod tests {
             ("[limits]\nrequests_per_second = 0", "requests_per_second"),
             ("[limits]\nrequests_burst = 100001", "requests_burst"),
             ("[limits]\nrollout_seconds_max = 0", "rollout_seconds_max"),
+            ("[limits]\noutput_store_bytes_max = 1", "output_store_bytes_max"),
+            ("[limits]\nrestore_grace_seconds = 3601", "restore_grace_seconds"),
             ("[limits]\nupload_url_seconds = 604801", "upload_url_seconds"),
             ("listen = \"nowhere\"", "nowhere"),
             ("server_url = \"http://c\"", "http://c"),

@@ -18,6 +18,7 @@ use crate::{
     presence::Presence,
     rate::Rates,
     replica::Replicas,
+    restored::Restored,
     rolling::Rollouts,
     signing::Signing,
     store::Store,
@@ -41,6 +42,8 @@ pub(crate) struct Control {
     pub(crate) presence: Presence,
     pub(crate) instances: Instances,
     pub(crate) rates: Rates,
+    /// The backup from which this control was made again, if it was.
+    pub(crate) restored: Option<Restored>,
     /// The issuer whose tokens count beside our own.
     pub(crate) oidc: Option<Arc<Oidc>>,
     /// Wakes the publisher: there may be rows in the outbox.

@@ -195,6 +195,10 @@ impl DataDir {
     pub(crate) fn config(&self) -> PathBuf {
         self.0.join("control.toml")
     }
+    /// What says that this directory was made from a backup.
+    pub(crate) fn restored(&self) -> PathBuf {
+        self.0.join("restored.json")
+    }
     fn derivation_key(&self) -> PathBuf {
         self.0.join("secrets/derivation.key")
     }

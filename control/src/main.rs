@@ -3,6 +3,7 @@
 mod access;
 mod audit;
 mod authz;
+mod backup;
 mod callback;
 mod cancel;
 mod config;
@@ -10,6 +11,7 @@ mod control;
 mod decommission;
 mod delivery;
 mod dispatch;
+mod doctor;
 mod enroll;
 mod gates;
 mod http;
@@ -31,6 +33,8 @@ mod presence;
 mod rate;
 mod reconcile;
 mod replica;
+mod restore;
+mod restored;
 mod retention;
 mod rolling;
 mod rollout;
@@ -54,7 +58,8 @@ struct Args {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong configuration.";
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, or doctor found what is not well, 2 wrong usage, 3 wrong configuration.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -100,6 +105,46 @@ enum Command {
         dry_run: bool,
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
+    },
+    /// Look at everything that commonly keeps a control from working; also while it is served
+    Doctor {
+        #[command(flatten)]
+        at: Place,
+        /// The configuration file [default: control.toml in the data directory]
+        #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
+        config: Option<PathBuf>,
+        /// The address and port that `serve` listens on
+        #[arg(long, env = "MUSTER_CONTROL_LISTEN")]
+        listen: Option<String>,
+        /// The URL under which nodes and operators reach this control
+        #[arg(long, env = "MUSTER_CONTROL_SERVER_URL")]
+        server_url: Option<String>,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Copy everything from which a control can be made again into a new folder; also while it is served
+    Backup {
+        #[command(flatten)]
+        at: Place,
+        /// The configuration file [default: control.toml in the data directory]
+        #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
+        config: Option<PathBuf>,
+        /// Leave out what the built-in output store holds
+        #[arg(long)]
+        without_outputs: bool,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+        /// The folder to make; it must not be there yet
+        to: PathBuf,
+    },
+    /// Make a data directory from a backup, in a folder that is empty or not there yet
+    Restore {
+        #[command(flatten)]
+        at: Place,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+        /// The folder that `backup` made
+        from: PathBuf,
     },
     /// The keys that sign what nodes are asked to do; also while it is served
     #[command(subcommand)]
@@ -180,6 +225,11 @@ enum Output {
     Json,
 }
 
+/// What is not well was told on standard output.
+#[derive(Debug, thiserror::Error)]
+#[error("something is not well; the findings say what to do")]
+struct FoundBad;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     logging::install();
@@ -249,6 +299,62 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
                 runtime.block_on(prune(&config, output))?
             };
             print(&said);
+            Ok(())
+        }
+        Command::Doctor {
+            at: Place { data_dir, database_url },
+            config,
+            listen,
+            server_url,
+            output,
+        } => {
+            let config = config::Config::load(config::Given {
+                data_dir,
+                database_url,
+                config,
+                listen,
+                server_url,
+            });
+            let report = runtime.block_on(doctor::examine(config, Timestamp::now()));
+            print(&told(&report, output, doctor::Report::text)?);
+            if report.failed() {
+                return Err(FoundBad.into());
+            }
+            Ok(())
+        }
+        Command::Backup {
+            at,
+            config,
+            without_outputs,
+            output,
+            to,
+        } => {
+            let options = backup::BackupOptions {
+                to,
+                config: config.clone(),
+                without_outputs,
+            };
+            let config = at.config_of(config)?;
+            if config.database.is_missing() {
+                let shown = config.data.path().display().to_string();
+                return Err(serve::ServeError::NotInitialised(shown).into());
+            }
+            let made = runtime.block_on(backup::backup(&config, &options, Timestamp::now()))?;
+            print(&told(&made, output, backup::BackedUp::text)?);
+            Ok(())
+        }
+        Command::Restore {
+            at: Place { data_dir, database_url },
+            output,
+            from,
+        } => {
+            let options = restore::RestoreOptions {
+                from,
+                data_dir,
+                database_url,
+            };
+            let made = runtime.block_on(restore::restore(&options, Timestamp::now()))?;
+            print(&told(&made, output, restore::RestoredTo::text)?);
             Ok(())
         }
         Command::Keys(command) => {
@@ -388,6 +494,17 @@ async fn verify_audit(database: &store::Database) -> Result<String, Box<dyn Erro
         ends.push_str(&format!("domain:{domain} {last}{pruned}\n"));
     }
     Ok(ends)
+}
+
+fn told<T: serde::Serialize>(
+    made: &T,
+    output: Output,
+    text: impl FnOnce(&T) -> String,
+) -> serde_json::Result<String> {
+    match output {
+        Output::Json => Ok(format!("{}\n", serde_json::to_string_pretty(made)?)),
+        Output::Text => Ok(text(made)),
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "what was asked for")]

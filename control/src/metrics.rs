@@ -44,6 +44,7 @@ pub(crate) struct Metrics {
     executions: Family<Labels, Counter>,
     streams: Gauge,
     callbacks: Histogram,
+    unknown: Counter,
     outbox_rows: Gauge,
     outbox_age: Seconds,
     reconciler_lag: Seconds,
@@ -61,6 +62,7 @@ impl Default for Metrics {
             executions: Family::default(),
             streams: Gauge::default(),
             callbacks: callback_buckets(),
+            unknown: Counter::default(),
             outbox_rows: Gauge::default(),
             outbox_age: Seconds::default(),
             reconciler_lag: Seconds::default(),
@@ -87,6 +89,11 @@ impl Default for Metrics {
             "muster_callback_duration_seconds",
             "From a callback that was read to its durable answer",
             metrics.callbacks.clone(),
+        );
+        registry.register(
+            "muster_callbacks_unknown_execution",
+            "Callbacks about executions that are not known here, as after a restore from a backup",
+            metrics.unknown.clone(),
         );
         registry.register(
             "muster_outbox_rows",
@@ -125,6 +132,10 @@ impl Metrics {
 
     pub(crate) fn callback_took(&self, took: Duration) {
         self.callbacks.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn reported_unknown(&self) {
+        self.unknown.inc();
     }
 
     pub(crate) fn handed_outbox(&self, up_to: i64) {

@@ -49,6 +49,11 @@ impl Oidc {
         }))
     }
 
+    /// Asks the issuer now, whatever is known of it. Answers how many of its keys can sign.
+    pub(crate) async fn probe(&self) -> Result<usize, IssuerError> {
+        Ok(self.issuer.keys().await?.len())
+    }
+
     /// What a client needs to get a token.
     pub(crate) fn config(&self) -> OidcConfig {
         self.settings.told.clone()

@@ -3,6 +3,8 @@
 //! an object in memory. What a node says it uploaded is looked at before it is believed, and again while it is read.
 
 mod local;
+mod probe;
+mod room;
 mod s3;
 
 use std::{collections::BTreeMap, io, ops::Range, pin::Pin, time::Duration};
@@ -16,6 +18,8 @@ use muster_shared::{
 };
 
 pub(crate) use local::{LocalStore, UploadClaim, UploadRefused};
+pub(crate) use probe::Well;
+pub(crate) use room::NoRoom;
 pub(crate) use s3::{S3Settings, S3Store};
 
 /// How long a URL for reading lasts.
@@ -74,6 +78,8 @@ pub(crate) enum OutputError {
     Io(#[from] io::Error),
     #[error("the output store refused: {0}")]
     Refused(String),
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 impl OutputStore {
@@ -92,7 +98,10 @@ impl OutputStore {
         now: Timestamp,
     ) -> Result<Upload, OutputError> {
         match self {
-            Self::Local(store) => Ok(store.presign_upload(key, declared, now)),
+            Self::Local(store) => {
+                store.has_room_for(declared.bytes).await?;
+                Ok(store.presign_upload(key, declared, now))
+            }
             Self::S3(store) => store.presign_upload(key, declared).await,
         }
     }

@@ -42,6 +42,13 @@ pub(crate) struct Swept {
 /// Sweeps until the service stops.
 pub(crate) async fn run(control: &Control) {
     while !control.stopped_within(SWEEP_EVERY).await {
+        let grace = control.limits.restore_grace;
+        if control
+            .restored
+            .is_some_and(|mark| mark.holds(Timestamp::now(), grace))
+        {
+            continue;
+        }
         match sweep(control, Timestamp::now()).await {
             Ok(swept) if swept.invocations > 0 => {
                 log::info!(invocations = swept.invocations, settled = swept.settled; "Ended {} invocations that nobody reports any more", swept.invocations);

@@ -2,6 +2,7 @@
 
 use std::{fs, io, sync::Arc};
 
+use muster_shared::time::Timestamp;
 use rustix::fs::{FlockOperation, flock};
 use sd_notify::NotifyState;
 use tokio::{
@@ -24,6 +25,7 @@ use crate::{
     rate::Rates,
     reconcile, replica,
     replica::Replicas,
+    restored::{self, RestoredError},
     retention, rolling,
     rolling::Rollouts,
     server,
@@ -56,6 +58,8 @@ pub(crate) enum ServeError {
     Store(#[from] StoreError),
     #[error("the signing keys")]
     Signing(#[from] SigningError),
+    #[error(transparent)]
+    Restored(#[from] RestoredError),
     #[error("signals")]
     Signals(#[source] io::Error),
     #[error("a part of the service ended by itself: {0}")]
@@ -217,6 +221,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
     }
     let outputs = open_outputs(&config, &key)?;
     let signers = Signers::load(&store, &config.data).await?;
+    let restored = restored::take_up(&store, &config.data, Timestamp::now()).await?;
     Ok(Arc::new(Control {
         store,
         key,
@@ -226,6 +231,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         ca_pem,
         rates: Rates::new(config.limits.requests_per_second, config.limits.requests_burst),
         limits: config.limits,
+        restored,
         metrics: Metrics::default(),
         metrics_public: config.metrics_public,
         oidc: config.oidc.map(Oidc::new).transpose()?,
@@ -245,7 +251,13 @@ pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputSto
     let ttl = config.limits.upload_url_ttl;
     let Some(settings) = &config.s3 else {
         let (dir, url) = (config.data.outputs(), config.server_url.clone());
-        return Ok(OutputStore::Local(LocalStore::new(dir, url, key.clone(), ttl)));
+        return Ok(OutputStore::Local(LocalStore::new(
+            dir,
+            url,
+            key.clone(),
+            ttl,
+            config.limits.output_store_bytes_max,
+        )));
     };
     let store = S3Store::new(settings, ttl).map_err(ServeError::Outputs)?;
     Ok(OutputStore::S3(store))

@@ -6,8 +6,10 @@
 
 mod access;
 mod audit;
+mod backup;
 mod cancel;
 mod engine;
+mod doctor;
 mod executions;
 mod hooks;
 mod idempotency;
@@ -39,6 +41,7 @@ use statement::query;
 
 pub(crate) use access::Presented;
 pub(crate) use engine::{BadDatabaseUrl, Database};
+pub(crate) use backup::known_schema;
 pub(crate) use executions::{
     Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
 };

@@ -24,7 +24,7 @@ use crate::{
     chance,
     daemon::{end_supervisors_under, supervisors_under},
     hex,
-    operator::{encoded, said_by},
+    operator::{Said, encoded, said_by},
     postgres::Cluster,
     until,
 };
@@ -380,6 +380,18 @@ impl World {
     #[must_use]
     pub const fn database(&self) -> &Database {
         &self.database
+    }
+
+    /// Runs a command of `muster-control` on the world's data directory to its end.
+    pub async fn control_tool(&self, words: &[&str]) -> Said {
+        let mut command = Command::new(binary("muster-control"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .args(words)
+            .arg("--data-dir")
+            .arg(&self.data);
+        said_by(command.into()).await
     }
 
     /// Changes control's database behind its back, for what no command does yet.

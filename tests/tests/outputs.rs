@@ -367,6 +367,116 @@ async fn an_output_may_follow_its_end_once_and_nothing_writes_over_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_store_takes_what_was_signed_whole_and_within_its_time() {
+    let world = World::with_config(Some("[limits]\nupload_url_seconds = 2\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let request = started(&world, &node).await;
+    let (good, bad) = (vec![b'g'; 40_000], vec![b'b'; 40_000]);
+    let kept = world
+        .data_dir()
+        .join("outputs")
+        .join(output_key(request.execution_id, node.id));
+    let leftovers = || {
+        let dir = kept.parent().expect("an object lies in a folder");
+        std::fs::read_dir(dir).map_or(0, |files| files.count())
+    };
+    let offered = declare(&node, &request, Status::Started, &good).await;
+    let _ = put(&world, &offered, &bad)
+        .await
+        .refused(400, "upload_digest_mismatch");
+    let _ = put(&world, &offered, &good[..39_999])
+        .await
+        .refused(400, "upload_length_mismatch");
+    let altered = CallbackResponse {
+        output_upload_url: offered
+            .output_upload_url
+            .as_ref()
+            .map(|url| url.replace("length=40000", "length=39999")),
+        ..offered.clone()
+    };
+    let _ = put(&world, &altered, &good[..39_999])
+        .await
+        .refused(403, "upload_url_invalid");
+
+    // One that comes slowly is taken, one that breaks off is not, and neither is seen before it is whole.
+    let url = offered.output_upload_url.clone().expect("an upload is offered");
+    let http = client_with_ca(&world.operator.ca_file);
+    let pieces = |bytes: &[u8], ends: bool| {
+        let mut pieces: Vec<Result<Vec<u8>, std::io::Error>> =
+            bytes.chunks(4000).map(|piece| Ok(piece.to_vec())).collect();
+        if !ends {
+            pieces.push(Err(std::io::Error::other("the node is gone")));
+        }
+        let slowly = futures_util::stream::iter(pieces);
+        reqwest::Body::wrap_stream(futures_util::StreamExt::then(slowly, |piece| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            piece
+        }))
+    };
+    let cut = http.put(&url).body(pieces(&good[..20_000], false)).send().await;
+    assert!(cut.is_err(), "{cut:?}");
+    until("nothing of it is left", async || (leftovers() == 0).then_some(())).await;
+    let offered = declare(&node, &request, Status::Started, &good).await;
+    let url = offered.output_upload_url.clone().expect("an upload is offered");
+    let _ = Answer::to(http.put(&url).body(pieces(&good, true)))
+        .await
+        .expect(200);
+    assert!(std::fs::read(&kept).unwrap() == good);
+    assert_eq!(leftovers(), 1);
+
+    // What is there stays, whatever comes later; and no URL outlives its time.
+    let _ = put(&world, &offered, &bad)
+        .await
+        .refused(400, "upload_digest_mismatch");
+    until("the URL has run out", async || {
+        let answer = put(&world, &offered, &good).await;
+        (answer.status == 403).then(|| answer.refused(403, "upload_url_invalid"))
+    })
+    .await;
+    assert!(std::fs::read(&kept).unwrap() == good);
+    assert_eq!(leftovers(), 1);
+    let _ = node
+        .report(&request, &ended_with(&request, &good))
+        .await
+        .expect(200);
+    assert!(world.operator.output(request.execution_id, node.id).await == good);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_store_is_said_on_the_target_and_the_output_follows_once_there_is_room() {
+    let config =
+        "[limits]\noutput_store_bytes_max = 1048576\nrequests_per_second = 10000\nrequests_burst = 10000\n";
+    let world = World::with_config(Some(config)).await;
+    let node = world
+        .node("n")
+        .config(EAGER)
+        .hook("large", "#!/bin/sh\nhead -c 700000 /dev/zero\n")
+        .start()
+        .await;
+    let first = world.run(on_node("large", node.id)).await;
+    assert_eq!(world.operator.output(first.id, node.id).await.len(), 700_000);
+    let second = world.run(on_node("large", node.id)).await;
+    let ended = target(&second, node.id);
+    assert_eq!(ended.status, Status::Succeeded);
+    let why = ended.output_error.clone().expect("it is said");
+    assert!(
+        why.starts_with("output_upload_failed") && why.contains("limits.output_store_bytes_max"),
+        "{why}"
+    );
+    let kept = world
+        .data_dir()
+        .join("outputs")
+        .join(output_key(first.id, node.id));
+    std::fs::remove_file(kept).unwrap();
+    until("the output follows", async || {
+        let execution = world.operator.execution(second.id).await;
+        target(&execution, node.id).output_ref.is_some().then_some(())
+    })
+    .await;
+    assert_eq!(world.operator.output(second.id, node.id).await.len(), 700_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn any_part_of_an_output_can_be_read_and_lists_have_none() {
     let world = World::new().await;
     let node = world

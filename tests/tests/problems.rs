@@ -66,6 +66,7 @@ async fn every_code_of_the_table_can_be_provoked() {
     rollouts(&world, &mut seen).await;
     outputs_that_do_not_hold(&world, &mut seen).await;
     an_output_store_that_is_down(&mut seen).await;
+    an_output_store_that_is_full(&mut seen).await;
     an_issuer_that_is_down(&mut seen).await;
     what_takes_time(&world, &mut seen).await;
     tokens_that_hold_no_more(&world, &mut seen).await;
@@ -658,6 +659,34 @@ async fn an_output_store_that_is_down(seen: &mut Seen) {
         .operator
         .in_project(&format!("executions/{}/targets/{}/output", ran.id, node.id));
     seen.saw(world.operator.get(&path).await, 502, "output_store_failed");
+}
+
+async fn an_output_store_that_is_full(seen: &mut Seen) {
+    const BYTES: usize = 700_000;
+    let world = World::with_config(Some("[limits]\noutput_store_bytes_max = 1048576\n")).await;
+    world.leave_open();
+    let mut offered = Vec::new();
+    for labels in ["n=one", "n=two"] {
+        let node = BareNode::enroll(&world, labels).await;
+        node.declare(&[]).await;
+        let _ = world.dispatch(on_node("ping", node.id)).await;
+        let mut frames = node.stream().await;
+        let request = node.next_request(&mut frames).await;
+        let _ = node
+            .report(&request, &Callback::of(Status::Ack))
+            .await
+            .expect(200);
+        let declared = Callback {
+            declared_output_bytes: Some(BYTES as u64),
+            ..Callback::of(Status::Started)
+        };
+        let answer: CallbackResponse = node.report(&request, &declared).await.expect(200).json();
+        offered.push(answer.output_upload_url.expect("an upload is offered"));
+    }
+    let http = client_with_ca(&world.operator.ca_file);
+    let put = async |url: &str| Answer::to(http.put(url).body(vec![b'o'; BYTES])).await;
+    let _ = put(&offered[0]).await.expect(200);
+    seen.saw(put(&offered[1]).await, 507, "output_store_full");
 }
 
 /// Each of these waits for a limit of half a minute: at the same time.

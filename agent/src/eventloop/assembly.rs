@@ -21,7 +21,7 @@ use crate::{
     hooks::{self, catalog::Catalog, hold},
     identity::Identity,
     instance::Instance,
-    journal::Journal,
+    journal::{Journal, Store},
     keyring::Keys,
     launch::Launcher,
     link,
@@ -97,7 +97,11 @@ impl Daemon {
         common.announce(&launcher).await?;
 
         let keys = KeyFiles::open(&common.config.state_dir, nsk)?;
-        common.speak(tasks, (keys, identity.keys), (events, link), identity.node_id);
+        let told = common.journal.ask(Store::told_again).await;
+        let (told_again, told_again_seen) =
+            watch::channel(told.map_err(|err| Exit::Journal(exit::chain(&err)))?);
+        let heard = (events, link, told_again_seen);
+        common.speak(tasks, (keys, identity.keys), heard, identity.node_id);
         common.declare(tasks, catalog, poked);
         common.answer_the_admin(tasks, link_seen, overview);
 
@@ -152,6 +156,8 @@ impl Daemon {
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
+            retelling: None,
+            told_again,
             service: Service::new(),
             server: identity.server,
         })
@@ -187,7 +193,11 @@ impl Common {
         &self,
         tasks: &mut JoinSet<()>,
         (keys, signing): (KeyFiles, Keys),
-        (events, link): (mpsc::Sender<Event>, link::Teller),
+        (events, link, told_again): (
+            mpsc::Sender<Event>,
+            link::Teller,
+            watch::Receiver<Option<Timestamp>>,
+        ),
         node: NodeId,
     ) {
         let (measured, clock_measured) = oneshot::channel();
@@ -201,6 +211,7 @@ impl Common {
             events: events.clone(),
             keys,
             signing: signing.clone(),
+            told_again,
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {

@@ -34,6 +34,8 @@ impl Daemon {
         }
         let outputs = self.journal.ask(Store::outputs_owed).await.map_err(unreadable)?;
         kept.extend(outputs.iter().map(|(row, _)| row.request.execution_id));
+        let orphans = self.journal.ask(Store::orphans).await.map_err(unreadable)?;
+        kept.extend(orphans.iter().map(|(row, _)| row.request.execution_id));
         self.sweep_runs(kept).await;
         self.runner.launcher.sweep(self.runner.node).await;
         if !outputs.is_empty() {
@@ -93,6 +95,18 @@ impl Daemon {
                 Some(Past::Ended(outcome))
             }
         }
+    }
+
+    /// What control does not know goes with its row.
+    pub(super) async fn sweep_after_pruning(&self) {
+        let mut kept: BTreeSet<_> = self.session.known().collect();
+        match self.journal.ask(Store::orphans).await {
+            Ok(orphans) => kept.extend(orphans.iter().map(|(row, _)| row.request.execution_id)),
+            Err(err) => {
+                return log::warn!(error = exit::chain(&err); "Old run directories were not looked for");
+            }
+        }
+        self.sweep_runs(kept).await;
     }
 
     /// Removes run directories that belong to nothing any more, as a stop between two steps can leave them.

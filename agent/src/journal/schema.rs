@@ -51,6 +51,12 @@ CREATE TABLE IF NOT EXISTS output_owed (
     since_ms     INTEGER NOT NULL
 ) STRICT;
 
+-- What control did not know when it was told: it was restored from a backup, or has pruned it.
+CREATE TABLE IF NOT EXISTS orphan (
+    execution_id TEXT PRIMARY KEY,
+    since_ms     INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS baseline (
     hook        TEXT PRIMARY KEY,
     digest      TEXT NOT NULL,

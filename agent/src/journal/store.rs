@@ -41,6 +41,8 @@ const REQUEST_LIFE_MAX: Duration = Duration::from_secs(TIMEOUT_SECONDS_MAX as u6
 /// Hooks and digests other than the baseline's that are remembered as seen; with more, the oldest told ones go, and of
 /// those not told yet no further one is taken: control then knows of so many.
 const VIOLATIONS_MAX: i64 = 1000;
+/// The row of `meta` that says after which restore of control everything was told again.
+const TOLD_AGAIN: &str = "told_again";
 /// Invocations that one commit of the pruning forgets.
 pub(super) const PRUNE_BATCH: u32 = 1000;
 
@@ -134,8 +136,75 @@ impl Store {
                     AND execution_id NOT IN (SELECT execution_id FROM output_owed) ORDER BY expires_ms LIMIT ?2)",
             params![before.as_millis(), batch],
         )?;
+        if count > 0 {
+            self.connection.execute(
+                "DELETE FROM orphan WHERE execution_id NOT IN (SELECT execution_id FROM invocation)",
+                [],
+            )?;
+        }
         self.rows = self.rows.saturating_sub(count as u64);
         Ok(count)
+    }
+
+    /// Ends that control took since then, a page of them after `after`, in the order of their ids. What it did not know is
+    /// among them: it may know it by now.
+    pub(crate) fn told_since(
+        &mut self,
+        since: Timestamp,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<Recorded>, JournalError> {
+        let mut statement = self.connection.prepare(&format!(
+            "{INVOCATION} WHERE reported = 'terminal' AND stage = 'ended' AND attempt > 0 AND reported_ms >= ?1
+                AND execution_id > ?2 ORDER BY execution_id LIMIT ?3"
+        ))?;
+        let after = after.map(|id| id.to_string()).unwrap_or_default();
+        let rows = statement.query_map(params![since.as_millis(), after, limit], |row| Ok(recorded(row)))?;
+        rows.map(|row| row?).collect()
+    }
+
+    /// The restore of control after which all of that was told again.
+    pub(crate) fn told_again(&mut self) -> Result<Option<Timestamp>, JournalError> {
+        let raw: Option<String> = self
+            .connection
+            .query_row("SELECT value FROM meta WHERE key = ?1", [TOLD_AGAIN], |row| {
+                row.get(0)
+            })
+            .optional()?;
+        raw.map(|raw| parse("meta", TOLD_AGAIN, "value", &raw))
+            .transpose()
+    }
+
+    pub(crate) fn note_told_again(&mut self, restored_at: Timestamp) -> Result<(), JournalError> {
+        self.connection.execute(
+            "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            params![TOLD_AGAIN, restored_at.to_string()],
+        )?;
+        Ok(())
+    }
+
+    /// What control does not know, the last first. A journal of an earlier release has no place for it.
+    pub(crate) fn orphans(&mut self) -> Result<Vec<(Recorded, Timestamp)>, JournalError> {
+        let there: bool = self.connection.query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'orphan')",
+            [],
+            |row| row.get(0),
+        )?;
+        if !there {
+            return Ok(Vec::new());
+        }
+        let mut statement = self
+            .connection
+            .prepare("SELECT execution_id, since_ms FROM orphan ORDER BY since_ms DESC, execution_id")?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+        let rows: Vec<_> = rows.collect::<Result<_, _>>()?;
+        drop(statement);
+        let mut orphans = Vec::new();
+        for (key, since) in rows {
+            let recorded = self.find(parse("orphan", &key, "execution_id", &key)?)?;
+            orphans.extend(recorded.map(|recorded| (recorded, Timestamp::from_millis(since))));
+        }
+        Ok(orphans)
     }
 
     pub(crate) fn find(&mut self, execution: ExecutionId) -> Result<Option<Recorded>, JournalError> {
@@ -404,9 +473,15 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
         Fact::Ended { execution, outcome } => connection
             .prepare_cached("UPDATE invocation SET stage = 'ended', outcome = ?2 WHERE execution_id = ?1")?
             .execute(params![execution.to_string(), to_json("invocation", *execution, "outcome", outcome)?])?,
-        Fact::Reported { execution, reported } => connection
+        Fact::Reported { execution, reported } => {
+            // Told anew, it is known or not by the answer to that.
+            connection
+                .prepare_cached("DELETE FROM orphan WHERE execution_id = ?1")?
+                .execute([execution.to_string()])?;
+            connection
             .prepare_cached("UPDATE invocation SET reported = ?2, reported_ms = ?3 WHERE execution_id = ?1")?
-            .execute(params![execution.to_string(), reported.as_str(), now])?,
+            .execute(params![execution.to_string(), reported.as_str(), now])?
+        }
         Fact::OutputOwed { execution, output } => connection
             .prepare_cached("INSERT OR IGNORE INTO output_owed (execution_id, bytes, since_ms) VALUES (?1, ?2, ?3)")?
             .execute(params![
@@ -417,6 +492,9 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
         Fact::OutputSettled { execution } => connection
             .prepare_cached("DELETE FROM output_owed WHERE execution_id = ?1")?
             .execute([execution.to_string()])?,
+        Fact::Orphaned { execution } => connection
+            .prepare_cached("INSERT OR REPLACE INTO orphan (execution_id, since_ms) VALUES (?1, ?2)")?
+            .execute(params![execution.to_string(), now])?,
     };
     Ok(())
 }

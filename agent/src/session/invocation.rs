@@ -67,6 +67,8 @@ pub(super) struct Invocation {
     pub(super) running_since: Option<Timestamp>,
     /// Known to this process only, because the journal could not take it.
     pub(super) volatile: bool,
+    /// Whether control was led to the end once more from the beginning.
+    pub(super) led: bool,
 }
 
 impl Invocation {
@@ -81,6 +83,7 @@ impl Invocation {
             cancel_asked: row.cancel_asked,
             running_since: None,
             volatile: false,
+            led: false,
         }
     }
 

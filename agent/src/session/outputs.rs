@@ -51,6 +51,12 @@ impl Session {
         let Some(invocation) = self.invocations.remove(&id) else {
             return;
         };
+        // What was withdrawn before it ran left nothing behind.
+        let ran = invocation.attempt > 0 && matches!(invocation.stage, Stage::Ended(_));
+        if delivered == Delivered::Unknown && ran && !invocation.volatile {
+            decision.facts.push(Fact::Orphaned { execution: id });
+            return;
+        }
         if self.outputs.contains_key(&id) {
             // It is on its way already: control asked again for an end that it had been told.
             return;
@@ -75,12 +81,17 @@ impl Session {
                 self.make_room(decision);
             }
             (Delivered::WithoutOutput, None)
-            | (Delivered::Taken | Delivered::Ahead | Delivered::Settled | Delivered::Gone, Some(_) | None) => {
-                decision.effects.push(Effect::Forget {
-                    execution: id,
-                    attempts: invocation.attempt,
-                })
-            }
+            | (
+                Delivered::Taken
+                | Delivered::Ahead
+                | Delivered::Settled
+                | Delivered::Unknown
+                | Delivered::Gone,
+                Some(_) | None,
+            ) => decision.effects.push(Effect::Forget {
+                execution: id,
+                attempts: invocation.attempt,
+            }),
         }
     }
 
@@ -130,9 +141,14 @@ impl Session {
     }
 
     /// Nothing works on it any more.
-    pub(super) fn brought(&mut self, execution: ExecutionId, decision: &mut Decision) {
-        if let Some(Outstanding { attempts, .. }) = self.outputs.remove(&execution) {
-            decision.facts.push(Fact::OutputSettled { execution });
+    pub(super) fn brought(&mut self, execution: ExecutionId, unknown: bool, decision: &mut Decision) {
+        let Some(Outstanding { attempts, .. }) = self.outputs.remove(&execution) else {
+            return;
+        };
+        decision.facts.push(Fact::OutputSettled { execution });
+        if unknown {
+            decision.facts.push(Fact::Orphaned { execution });
+        } else {
             decision.effects.push(Effect::Forget { execution, attempts });
         }
     }

@@ -18,6 +18,9 @@ pub(crate) struct Overview {
     /// Ended here, and control does not know it yet.
     pub(crate) untold: Vec<Untold>,
     pub(crate) outputs_owed: Vec<Owed>,
+    /// Ended here, and control does not know the execution: told once more only if control asks for it.
+    #[serde(default)]
+    pub(crate) unknown_to_control: Vec<Unknown>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,6 +67,33 @@ pub(crate) struct Owed {
     pub(crate) execution_id: ExecutionId,
     pub(crate) bytes: u64,
     pub(crate) since: Timestamp,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Unknown {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) action: ActionName,
+    pub(crate) status: Status,
+    pub(crate) error: Option<String>,
+    /// When control said so.
+    pub(crate) since: Timestamp,
+}
+
+impl Unknown {
+    /// Nothing of what did not end here.
+    pub(crate) fn of(row: &Recorded, since: Timestamp) -> Option<Self> {
+        let Stage::Ended(outcome) = &row.stage else {
+            return None;
+        };
+        let callback = outcome.callback();
+        Some(Self {
+            execution_id: row.request.execution_id,
+            action: row.request.action.clone(),
+            status: callback.status,
+            error: callback.error,
+            since,
+        })
+    }
 }
 
 impl Owed {

@@ -86,6 +86,13 @@ fn ok() -> Outcome {
     }
 }
 
+fn brought(n: u8) -> Input {
+    Input::OutputSettled {
+        execution: id(n),
+        unknown: false,
+    }
+}
+
 fn told(n: u8, status: Status) -> Input {
     answered(n, status, Delivered::Taken)
 }
@@ -111,6 +118,7 @@ fn short(decision: &Decision) -> String {
         }
         Fact::OutputOwed { execution, output } => format!("owed {} {}", number(*execution), output.bytes),
         Fact::OutputSettled { execution } => format!("brought {}", number(*execution)),
+        Fact::Orphaned { execution } => format!("orphaned {}", number(*execution)),
     };
     let effect = |effect: &Effect| match effect {
         Effect::Start { request, attempt } => format!("start {}.{attempt}", number(request.execution_id)),
@@ -560,8 +568,8 @@ fn an_output_that_could_not_be_brought_with_its_end_is_kept_until_it_is() {
         5,
         "reported 1 terminal, owed 1 60 | upload 1 since 5",
     );
-    tried.expect(Input::OutputSettled { execution: id(1) }, "brought 1 | forget 1");
-    tried.expect(Input::OutputSettled { execution: id(1) }, " | ");
+    tried.expect(brought(1), "brought 1 | forget 1");
+    tried.expect(brought(1), " | ");
 }
 
 #[test]
@@ -572,6 +580,71 @@ fn an_end_that_control_refuses_leaves_no_output_behind() {
         answered(1, Status::Succeeded, Delivered::Settled),
         "reported 1 terminal | forget 1",
     );
+}
+
+#[test]
+fn what_control_does_not_know_is_kept_and_not_told_for_ever() {
+    let mut tried = Tried::new();
+    ended_with(&mut tried, 1, 60);
+    tried.expect(
+        answered(1, Status::Succeeded, Delivered::Unknown),
+        "reported 1 terminal, orphaned 1 | ",
+    );
+    // It was never started, so nothing came of it.
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    let _ = tried.0.handle(new(hook(2)), at(0));
+    tried.expect(
+        answered(2, Status::Ack, Delivered::Unknown),
+        "ended 2 cancelled, reported 2 terminal | forget 2",
+    );
+    // Its output had to follow, and control has forgotten the execution meanwhile.
+    let mut tried = Tried::new();
+    ended_with(&mut tried, 1, 60);
+    let _ = tried
+        .0
+        .handle(answered(1, Status::Succeeded, Delivered::WithoutOutput), at(0));
+    tried.expect(
+        Input::OutputSettled {
+            execution: id(1),
+            unknown: true,
+        },
+        "brought 1, orphaned 1 | ",
+    );
+}
+
+#[test]
+fn an_end_is_told_again_and_a_control_that_is_behind_is_led_there_once() {
+    let row = || {
+        Box::new(Recorded {
+            request: hook(1),
+            attempt: 1,
+            stage: Stage::Ended(ok()),
+            reported: Reported::Terminal,
+            cancel_asked: false,
+        })
+    };
+    let mut tried = Tried::new();
+    tried.expect(Input::TellAgain(row()), "reported 1 started | post 1 succeeded");
+    tried.expect(Input::TellAgain(row()), " | ");
+    tried.expect(told(1, Status::Succeeded), "reported 1 terminal | forget 1");
+
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(Input::TellAgain(row()), at(0));
+    for (answer, does) in [
+        (
+            answered(1, Status::Succeeded, Delivered::Ahead),
+            "reported 1 nothing | post 1 ack",
+        ),
+        (told(1, Status::Ack), "reported 1 ack | post 1 started"),
+        (told(1, Status::Started), "reported 1 started | post 1 succeeded"),
+        (
+            answered(1, Status::Succeeded, Delivered::Ahead),
+            "reported 1 terminal | forget 1",
+        ),
+    ] {
+        tried.expect(answer, does);
+    }
 }
 
 #[test]
@@ -589,7 +662,7 @@ fn the_oldest_outputs_make_room_for_newer_ones() {
         "reported 3 terminal, owed 3 40 | upload 3 since 3, give up 2",
     );
     // It counts no more, and goes once nothing works on it.
-    tried.expect(Input::OutputSettled { execution: id(2) }, "brought 2 | forget 2");
+    tried.expect(brought(2), "brought 2 | forget 2");
     ended_with(&mut tried, 4, 101);
     tried.expect_at(
         late(4),
@@ -644,7 +717,7 @@ fn outputs_are_taken_up_after_a_restart() {
         answered(1, Status::Succeeded, Delivered::WithoutOutput),
         "reported 1 terminal | ",
     );
-    tried.expect(Input::OutputSettled { execution: id(1) }, "brought 1 | forget 1");
+    tried.expect(brought(1), "brought 1 | forget 1");
 }
 
 #[test]

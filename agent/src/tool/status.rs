@@ -22,8 +22,11 @@ use crate::{
     logging::say_on_stdout,
     procfs,
     run_dir::{self, RunDir},
-    session::overview::{Overview, Owed, Running, Untold, Waiting},
+    session::overview::{Overview, Owed, Running, Unknown, Untold, Waiting},
 };
+
+/// How many of those that control does not know the table has; `-o json` has all.
+const UNKNOWN_SHOWN_MAX: usize = 50;
 
 #[derive(Serialize)]
 struct Status {
@@ -36,6 +39,7 @@ struct Status {
     waiting: Vec<Waiting>,
     untold: Vec<Untold>,
     outputs_owed: Vec<Owed>,
+    unknown_to_control: Vec<Unknown>,
     journal: Option<JournalSize>,
 }
 
@@ -153,6 +157,7 @@ fn assemble(
         waiting: overview.waiting,
         untold: overview.untold,
         outputs_owed: overview.outputs_owed,
+        unknown_to_control: overview.unknown_to_control,
         journal: journal_size(state_dir),
     })
 }
@@ -166,7 +171,11 @@ fn from_journal(state_dir: &Path) -> Result<Overview, Exit> {
     let unreadable = |err: journal::JournalError| Exit::Journal(exit::chain(&err));
     let rows = store.owed().map_err(unreadable)?;
     let outputs = store.outputs_owed().map_err(unreadable)?;
-    Ok(Overview::of_journal(&rows, &outputs))
+    let mut overview = Overview::of_journal(&rows, &outputs);
+    let orphans = store.orphans().map_err(unreadable)?;
+    let unknown = orphans.iter().filter_map(|(row, since)| Unknown::of(row, *since));
+    overview.unknown_to_control = unknown.collect();
+    Ok(overview)
 }
 
 fn journal_size(state_dir: &Path) -> Option<JournalSize> {
@@ -258,6 +267,18 @@ fn text(status: &Status, now: Timestamp) -> String {
             .collect();
         parts.push(render::table(&["OUTPUT OWED", "SIZE", "SINCE"], &rows));
     }
+    if !status.unknown_to_control.is_empty() {
+        let rows: Vec<_> = status
+            .unknown_to_control
+            .iter()
+            .take(UNKNOWN_SHOWN_MAX)
+            .map(|unknown| unknown_row(unknown, now))
+            .collect();
+        parts.push(render::table(
+            &["UNKNOWN TO CONTROL", "ACTION", "STATUS", "ERROR", "SINCE"],
+            &rows,
+        ));
+    }
     parts.join("\n\n")
 }
 
@@ -304,6 +325,13 @@ fn head(status: &Status, now: Timestamp) -> Vec<(&'static str, String)> {
         "Outputs owed",
         format!("{} ({})", status.outputs_owed.len(), render::bytes(owed)),
     ));
+    if !status.unknown_to_control.is_empty() {
+        let count = status.unknown_to_control.len();
+        facts.push((
+            "Unknown to control",
+            format!("{count}; their results are kept here, in the journal and under runs/"),
+        ));
+    }
     let journal = status.journal.as_ref();
     facts.push((
         "Journal",
@@ -354,6 +382,16 @@ fn untold_row(untold: &Untold) -> Vec<String> {
         untold.action.to_string(),
         untold.status.to_string(),
         or_dash(untold.error.as_ref()),
+    ]
+}
+
+fn unknown_row(unknown: &Unknown, now: Timestamp) -> Vec<String> {
+    vec![
+        unknown.execution_id.to_string(),
+        unknown.action.to_string(),
+        unknown.status.to_string(),
+        or_dash(unknown.error.as_ref()),
+        span(unknown.since, now),
     ]
 }
 

@@ -333,7 +333,7 @@ impl FromRequestParts<Shared> for Node {
             .store
             .owner_of_nsk(shown)
             .await?
-            .ok_or_else(|| ApiError::unauthorized("unauthenticated", "no node has this NSK"))?;
+            .ok_or_else(|| ApiError::unauthorized("unauthenticated", unknown_nsk(control)))?;
         if key.decommissioned {
             return Err(ApiError::unauthorized(
                 "nsk_revoked",
@@ -364,6 +364,18 @@ impl FromRequestParts<Shared> for Node {
             shown,
             named,
         })
+    }
+}
+
+/// A control that was restored has forgotten the keys that came later, and nothing but an enrolment brings them back.
+fn unknown_nsk(control: &Control) -> String {
+    match &control.restored {
+        None => "no node has this NSK".to_owned(),
+        Some(mark) => format!(
+            "no node has this NSK; this control was restored from a backup of {}, and knows no key that was made or changed \
+             later: enrol such a node anew with musterd enroll --force, which keeps its journal under earlier/",
+            mark.taken_at
+        ),
     }
 }
 

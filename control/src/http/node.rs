@@ -45,6 +45,7 @@ use crate::{
     keys::token_hash,
     machine,
     presence::Seen,
+    restored::Restored,
     signing,
     store::{News, Owed, TargetState},
 };
@@ -80,6 +81,8 @@ pub(super) async fn heartbeat(
         }
     }
     let skew_ms = beat.client_now.as_millis().saturating_sub(now.as_millis());
+    let untold = |mark: &Restored| !contested && beat.told_again != Some(mark.restored_at);
+    let restored = control.restored.filter(untold).map(|mark| mark.news());
     control.presence.note(
         node.id,
         Seen {
@@ -93,6 +96,7 @@ pub(super) async fn heartbeat(
         reconcile: false,
         rotate_keys: node.key.is_due(control.limits.nsk_age_max, now),
         contested,
+        restored,
     }))
 }
 
@@ -220,6 +224,9 @@ async fn may_speak_for(
                 "the execution does not address this node",
             )
         } else {
+            control.metrics.reported_unknown();
+            log::warn!(execution_id:% = execution, node_id:% = node.id;
+                "A node reports on an execution that is not known here: it keeps the result in its journal");
             ApiError::not_found(
                 "execution_not_found",
                 format!("there is no execution {execution}"),

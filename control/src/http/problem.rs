@@ -28,7 +28,7 @@ use crate::{
     keys::chance,
     nsk::NskError,
     oidc::{BadToken, Fault, OidcError},
-    outputs::{OutputError, UploadRefused},
+    outputs::{NoRoom, OutputError, UploadRefused},
     rate::TooOften,
     rolling::PauseError,
     store::{Passing, StoreError},
@@ -140,6 +140,7 @@ pub(super) const CODES: &[Code] = &[
     code("output_lost", &[502], "The output store has lost the output."),
     code("output_not_found", &[404], "The invocation has no output."),
     code("output_store_failed", &[502], "The output store did not give the output."),
+    code("output_store_full", &[507], "The output store has no room for the upload."),
     code("output_upload_failed", &[502], "The output store gave no upload URL, or has not what the report says."),
     code("permission_denied", &[403], "The caller lacks the relation that this needs."),
     code("project_not_found", &[404], "There is no such project, or the caller may not see it."),
@@ -500,6 +501,10 @@ impl From<CallbackError> for ApiError {
             CallbackError::Refused(Refused::NotAnAdvance { .. }) => {
                 Self::new(StatusCode::CONFLICT, "invalid_state_transition", text)
             }
+            CallbackError::Upload(OutputError::NoRoom(full)) => {
+                log::error!("An upload is turned away: {}", error_chain(&full));
+                Self::new(StatusCode::BAD_GATEWAY, "output_upload_failed", full.to_string())
+            }
             CallbackError::Upload(err) => {
                 log::error!("An upload URL could not be made: {}", error_chain(&err));
                 Self::new(StatusCode::BAD_GATEWAY, "output_upload_failed", text)
@@ -624,9 +629,23 @@ impl From<UploadRefused> for ApiError {
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
             UploadRefused::WrongDigest { .. } => Self::bad_request("upload_digest_mismatch", text),
             UploadRefused::CutOff => Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text),
-            UploadRefused::Io(err) => Self::internal(&err),
+            UploadRefused::NoRoom(NoRoom::Full { .. }) => {
+                log::error!("An upload is turned away: {text}");
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "output_store_full", text)
+            }
+            UploadRefused::Io(err) | UploadRefused::NoRoom(NoRoom::Io(err)) if is_full(&err) => {
+                log::error!("An upload is turned away: {err}");
+                let text = "the disk of the output store is full";
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "output_store_full", text)
+            }
+            UploadRefused::Io(err) | UploadRefused::NoRoom(NoRoom::Io(err)) => Self::internal(&err),
         }
     }
+}
+
+fn is_full(err: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    [StorageFull, QuotaExceeded].contains(&err.kind())
 }
 
 impl From<OutputError> for ApiError {
@@ -641,7 +660,10 @@ impl From<OutputError> for ApiError {
                 log::error!("An output is not given out: {}", error_chain(&err));
                 Self::new(StatusCode::BAD_GATEWAY, "output_changed", err.to_string())
             }
-            OutputError::Io(_) | OutputError::Refused(_) | OutputError::TooLarge { .. } => {
+            OutputError::Io(_)
+            | OutputError::Refused(_)
+            | OutputError::NoRoom(_)
+            | OutputError::TooLarge { .. } => {
                 log::error!("An output could not be read: {}", error_chain(&err));
                 Self::new(
                     StatusCode::BAD_GATEWAY,

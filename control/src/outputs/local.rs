@@ -19,7 +19,10 @@ use muster_shared::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-use super::{Declared, Look, OutputError, Pieces, Upload};
+use super::{
+    Declared, Look, OutputError, Pieces, Upload,
+    room::{NoRoom, Place, Room},
+};
 use crate::keys::{Purpose, ServerKey, chance};
 
 /// How many bytes are read from a file at a time.
@@ -32,6 +35,7 @@ pub(crate) struct LocalStore {
     server_url: String,
     key: ServerKey,
     upload_url_ttl: Duration,
+    room: Room,
 }
 
 /// Why an upload was turned away. What was stored before stays as it was.
@@ -47,6 +51,8 @@ pub(crate) enum UploadRefused {
     WrongDigest { signed: Digest, got: Digest },
     #[error("the upload was cut off, or nothing of it came for {} s", UPLOAD_STALL_MAX.as_secs())]
     CutOff,
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     #[error("the output store")]
     Io(#[from] io::Error),
 }
@@ -54,18 +60,34 @@ pub(crate) enum UploadRefused {
 impl LocalStore {
     pub(crate) const BUCKET: &'static str = "local";
 
-    pub(crate) const fn new(
+    /// `bytes_max` is what all objects together may take.
+    pub(crate) fn new(
         dir: PathBuf,
         server_url: String,
         key: ServerKey,
         upload_url_ttl: Duration,
+        bytes_max: u64,
     ) -> Self {
         Self {
+            room: Room::new(dir.clone(), bytes_max),
             dir,
             server_url,
             key,
             upload_url_ttl,
         }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) const fn bytes_max(&self) -> u64 {
+        self.room.max()
+    }
+
+    /// Said before anything is sent for nothing.
+    pub(super) async fn has_room_for(&self, bytes: u64) -> Result<(), NoRoom> {
+        self.room.check(bytes).await
     }
 
     pub(super) fn presign_upload(&self, key: &str, declared: Declared, now: Timestamp) -> Upload {
@@ -121,6 +143,7 @@ impl LocalStore {
         SignedUpload { key, declared }: SignedUpload,
         body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
     ) -> Result<Received, UploadRefused> {
+        let place = self.room.take(declared.bytes).await?;
         let path = self.dir.join(&key);
         let dir = path.parent().expect("an output key has a folder").to_owned();
         tokio::fs::create_dir_all(&dir).await?;
@@ -130,6 +153,7 @@ impl LocalStore {
             partial,
             path,
             store: self.dir.clone(),
+            place: Some(place),
         };
         write_exactly(&received.partial, declared, body).await?;
         Ok(received)
@@ -142,9 +166,13 @@ impl LocalStore {
         let Some(dir) = path.parent() else {
             return Err(OutputError::NotFound(key.to_owned()));
         };
+        let freed = tokio::fs::metadata(&path).await.map_or(0, |about| about.len());
         match tokio::fs::remove_dir_all(dir).await {
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            removed => removed?,
+            removed => {
+                removed?;
+                self.room.freed(freed);
+            }
         }
         for dir in dir.ancestors().skip(1) {
             // The folder of an execution that has other outputs stays, as does that of the store.
@@ -196,12 +224,19 @@ pub(crate) struct Received {
     partial: PathBuf,
     path: PathBuf,
     store: PathBuf,
+    place: Option<Place>,
 }
 
 impl Received {
     /// Puts it in place, durably and at once.
-    pub(crate) async fn keep(self) -> Result<(), UploadRefused> {
+    pub(crate) async fn keep(mut self) -> Result<(), UploadRefused> {
+        let before = tokio::fs::metadata(&self.path)
+            .await
+            .map_or(0, |about| about.len());
         tokio::fs::rename(&self.partial, &self.path).await?;
+        if let Some(place) = self.place.take() {
+            place.filled(before);
+        }
         for dir in self
             .path
             .ancestors()
@@ -313,6 +348,7 @@ mod tests {
             "https://c".into(),
             data.server_key().unwrap(),
             TTL,
+            1 << 20,
         );
         Fixture {
             store,

@@ -109,6 +109,17 @@ pub struct HeartbeatRequest {
     /// The number of the set of signing keys that the node has durably.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing_serial: Option<u64>,
+    /// The last restore of control after which the node has told again what it did; see [`Restored`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_again: Option<Timestamp>,
+}
+
+/// Control was made again from a backup, and has forgotten what came later. A node tells again, once, what it did since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct Restored {
+    pub restored_at: Timestamp,
+    pub taken_at: Timestamp,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,6 +133,9 @@ pub struct HeartbeatResponse {
     /// Ours: whether another daemon with the node's identity was there a moment ago, so that this one gets no work yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub contested: bool,
+    /// Ours: the restore after which the node has still to tell again what it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
 }
 
 /// `POST /v1/nodes/{id}/nsk`, answered 201: the key that counts once it was used.

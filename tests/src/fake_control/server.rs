@@ -240,6 +240,7 @@ async fn heartbeat(
             reconcile: false,
             rotate_keys: false,
             contested: false,
+            restored: None,
         },
     )
 }

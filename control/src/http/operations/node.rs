@@ -183,4 +183,5 @@ pub(in crate::http) fn upload_output() -> Operation {
     .refuses(404, &["not_found"])
     .refuses(408, &["request_timeout"])
     .refuses(409, &["execution_already_terminal"])
+    .refuses(507, &["output_store_full"])
 }
