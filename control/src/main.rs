@@ -57,6 +57,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong c
 enum Command {
     /// Make the private CA, the keys, the database and a first operator token in an empty folder
     Init {
+        /// Where control keeps everything: database, secrets, settings, outputs
         #[arg(
             long,
             env = "MUSTER_CONTROL_DATA_DIR",
@@ -72,11 +73,13 @@ enum Command {
         /// A further name or address for the server certificate; may be repeated
         #[arg(long = "server-name", value_name = "NAME")]
         server_names: Vec<String>,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
     /// Serve nodes and operators until told to stop
     Serve {
+        /// Where control keeps everything: database, secrets, settings, outputs
         #[arg(
             long,
             env = "MUSTER_CONTROL_DATA_DIR",
@@ -95,6 +98,7 @@ enum Command {
     },
     /// Remove history whose retention is over, as `serve` does every hour; also while it is served
     Prune {
+        /// Where control keeps everything: database, secrets, settings, outputs
         #[arg(
             long,
             env = "MUSTER_CONTROL_DATA_DIR",
@@ -107,6 +111,7 @@ enum Command {
         /// Say what would go, and remove nothing
         #[arg(long)]
         dry_run: bool,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -122,6 +127,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct KeysArgs {
+    /// Where control keeps everything: database, secrets, settings, outputs
     #[arg(
         long,
         env = "MUSTER_CONTROL_DATA_DIR",
@@ -152,6 +158,7 @@ enum KeysCommand {
 enum AuditCommand {
     /// Walk every domain's chain of audit rows, and name the first that was changed, moved or taken out
     Verify {
+        /// Where control keeps everything: database, secrets, settings, outputs
         #[arg(
             long,
             env = "MUSTER_CONTROL_DATA_DIR",
@@ -375,10 +382,11 @@ fn show(made: &init::Initialised, output: Output) -> Result<(), Box<dyn Error>> 
     match output {
         Output::Json => println!("{}", serde_json::to_string_pretty(made)?),
         Output::Text => println!(
-            "Initialised. Serve it with: muster-control serve --data-dir DIR\n\
+            "Initialised. Serve it with: muster-control serve --data-dir {}\n\
              The token below is shown this once.\n\n\
              export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}\n\n\
              A node enrols with: musterd enroll --server {} --token-file FILE --ca-sha256 {}",
+            made.data_dir.display(),
             made.server,
             made.token,
             made.ca_file.display(),
