@@ -37,6 +37,7 @@ const OFTEN: &str = "[limits]\nrequests_per_second = 10000\nrequests_burst = 100
 pub struct World {
     pub operator: Operator,
     control: Option<Daemon>,
+    control_binary: PathBuf,
     data: PathBuf,
     port: u16,
     config: Option<PathBuf>,
@@ -72,6 +73,15 @@ impl World {
 
     /// The same with a configuration file; `{dir}` in it stands for the world's directory.
     pub async fn with_config(config: Option<&str>) -> Self {
+        Self::of(binary("muster-control"), config).await
+    }
+
+    /// The same with a `muster-control` of another version.
+    pub async fn of_version(control_binary: PathBuf) -> Self {
+        Self::of(control_binary, Some(OFTEN)).await
+    }
+
+    async fn of(control_binary: PathBuf, config: Option<&str>) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("muster-world-")
             .tempdir()
@@ -84,7 +94,7 @@ impl World {
             path
         });
         let port = free_port();
-        let first = init_control(&data, port);
+        let first = init_control(&control_binary, &data, port);
         let text = |key: &str| {
             first[key]
                 .as_str()
@@ -102,6 +112,7 @@ impl World {
         let mut world = Self {
             operator,
             control: None,
+            control_binary,
             data,
             port,
             config,
@@ -128,7 +139,7 @@ impl World {
     /// When it runs already, or never gets ready.
     pub async fn start(&mut self) {
         assert!(self.control.is_none(), "control runs already");
-        let mut command = control_command("serve", &self.data, self.port);
+        let mut command = control_command(&self.control_binary, "serve", &self.data, self.port);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
@@ -148,6 +159,11 @@ impl World {
         })
         .await;
         self.control = Some(control);
+    }
+
+    /// What is started from now on as control.
+    pub fn install_control(&mut self, binary: PathBuf) {
+        self.control_binary = binary;
     }
 
     /// Ends control as a power cut would.
@@ -395,6 +411,13 @@ impl NodeToBe<'_> {
         self
     }
 
+    /// Runs it with a `musterd` of another version.
+    #[must_use]
+    pub fn of_version(mut self, binary: PathBuf) -> Self {
+        self.musterd.install(binary);
+        self
+    }
+
     /// Enrols it and leaves it off.
     pub async fn enrolled(self) -> Node {
         let Self {
@@ -530,8 +553,8 @@ impl DerefMut for Node {
     }
 }
 
-fn init_control(data: &Path, port: u16) -> Value {
-    let out = control_command("init", data, port)
+fn init_control(binary: &Path, data: &Path, port: u16) -> Value {
+    let out = control_command(binary, "init", data, port)
         .args(["-o", "json"])
         .output()
         .expect("muster-control starts");
@@ -544,8 +567,8 @@ fn init_control(data: &Path, port: u16) -> Value {
     serde_json::from_slice(&out.stdout).expect("init prints what a client needs")
 }
 
-fn control_command(verb: &str, data: &Path, port: u16) -> Command {
-    let mut command = Command::new(binary("muster-control"));
+fn control_command(binary: &Path, verb: &str, data: &Path, port: u16) -> Command {
+    let mut command = Command::new(binary);
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default());
