@@ -1,12 +1,15 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build test lint contract demo clean
+.PHONY: build test test-previous lint contract demo man clean
 
 build:
 	cargo build --workspace --locked
 
 test:
 	scripts/test
+
+test-previous:
+	scripts/test-previous
 
 lint:
 	scripts/lint
@@ -17,6 +20,9 @@ contract:
 # `make demo KEEP=1` leaves it running.
 demo:
 	KEEP=$(KEEP) scripts/demo
+
+man:
+	scripts/man
 
 clean:
 	cargo clean

@@ -181,3 +181,19 @@ pub(crate) struct BuiltinArgs {
     pub(crate) name: String,
     pub(crate) run_dir: PathBuf,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn pages_and_completions() {
+        muster_pages::Program {
+            command: Args::command(),
+            section: 8,
+            prose: include_str!("../../docs/man/musterd.md"),
+        }
+        .whole();
+    }
+}

@@ -411,3 +411,19 @@ fn error_chain(err: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn pages_and_completions() {
+        muster_pages::Program {
+            command: Args::command(),
+            section: 8,
+            prose: include_str!("../../docs/man/muster-control.md"),
+        }
+        .whole();
+    }
+}
