@@ -61,10 +61,12 @@ pub(crate) fn lint(pages: &[PathBuf]) {
             panic!("mandoc does not start ({err}): `make test` installs it where apt has it")
         });
     let told = String::from_utf8_lossy(&said.stdout);
-    // What clap_mangen writes before every page, for the apostrophes of other systems.
+    // How clap_mangen sets the values that an option may have: an empty line more or less.
     let wrong: Vec<&str> = told
         .lines()
-        .filter(|line| !line.contains("unknown font"))
+        .filter(|line| {
+            !line.contains("paragraph macro: br before sp") && !line.contains("paragraph macro: br after sp")
+        })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -40,7 +40,11 @@ pub(crate) fn page(title: &Title, markdown: &str, date: &str, version: &str) -> 
 
 /// The sections of a text, without a title.
 pub(crate) fn body(markdown: &str) -> String {
-    let mut writer = Writer::default();
+    // A heading stands before it.
+    let mut writer = Writer {
+        opened: true,
+        ..Writer::default()
+    };
     for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
         writer.take(event);
     }
@@ -159,8 +163,10 @@ impl Writer {
             TagEnd::CodeBlock => {
                 self.in_code = false;
                 let code = as_it_is(&std::mem::take(&mut self.line));
-                self.out.push_str(&format!(".sp\n.RS 4\n{code}.RE\n"));
-                self.opened = false;
+                if !std::mem::take(&mut self.opened) {
+                    self.out.push_str(".sp\n");
+                }
+                self.out.push_str(&format!(".RS 4\n{code}.RE\n"));
             }
             TagEnd::TableCell => self.cells.push(std::mem::take(&mut self.line)),
             TagEnd::TableHead => self.header = std::mem::take(&mut self.cells),
@@ -256,8 +262,8 @@ mod tests {
 
     #[test]
     fn nothing_of_a_text_is_an_instruction() {
-        assert_eq!(body(".so /etc/passwd\n"), ".PP\n\\&.so /etc/passwd\n");
-        assert_eq!(body("    'x \\n\n"), ".sp\n.RS 4\n.nf\n\\&'x \\en\n.fi\n.RE\n");
+        assert_eq!(body(".so /etc/passwd\n"), "\\&.so /etc/passwd\n");
+        assert_eq!(body("    'x \\n\n"), ".RS 4\n.nf\n\\&'x \\en\n.fi\n.RE\n");
     }
 
     #[test]
