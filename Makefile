@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build release test test-postgres lint contract demo bench clean
+.PHONY: build release test test-postgres test-previous lint contract demo bench man clean
 
 build:
 	cargo build --workspace --locked
@@ -17,6 +17,9 @@ test:
 test-postgres:
 	MUSTER_TEST_ENGINE=postgres scripts/test
 
+test-previous:
+	scripts/test-previous
+
 lint:
 	scripts/lint
 
@@ -30,6 +33,9 @@ demo:
 # `make bench QUICK=1` ends within five minutes; `NODES=200` shows only that everything works.
 bench:
 	QUICK=$(QUICK) NODES=$(NODES) PARTS="$(PARTS)" scripts/bench
+
+man:
+	scripts/man
 
 clean:
 	cargo clean

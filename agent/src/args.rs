@@ -56,7 +56,7 @@ pub(crate) struct EnrollArgs {
     #[arg(long, env = "MUSTER_CA_FILE", required_unless_present = "ca_sha256")]
     pub(crate) ca_file: Option<PathBuf>,
     /// The SHA-256 of that certificate, which the server then has to show by itself; beside a file, the file must hold it
-    #[arg(long, value_name = "HEX", value_parser = pin::parse)]
+    #[arg(long, env = "MUSTER_CA_SHA256", value_name = "HEX", value_parser = pin::parse)]
     pub(crate) ca_sha256: Option<Digest>,
     /// The configuration file, for its [control]
     #[arg(long, env = "MUSTER_CONFIG")]
@@ -180,4 +180,20 @@ pub(crate) struct SuperviseArgs {
 pub(crate) struct BuiltinArgs {
     pub(crate) name: String,
     pub(crate) run_dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn pages_and_completions() {
+        muster_pages::Program {
+            command: Args::command(),
+            section: 8,
+            prose: include_str!("../../docs/man/musterd.md"),
+        }
+        .whole();
+    }
 }

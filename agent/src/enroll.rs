@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     args::{EnrollArgs, Output, RunArgs},
     chance,
-    config::Config,
+    config::{Config, STATE_DIR_DEFAULT},
     control::{self, CallError},
     durable,
     exit::{self, Exit},
@@ -232,7 +232,7 @@ fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse, notices: &[Str
                 "Enrolled as node {} ({}) of {server}.",
                 answer.node_id, answer.name
             ));
-            say_on_stdout(&format!("Start it with: musterd run --state-dir {state_dir}"));
+            say_on_stdout(&format!("Start it with: {}", start_command(&args.state_dir)));
         }
         Output::Json => {
             let enrolled = Enrolled {
@@ -246,6 +246,15 @@ fn tell(args: &EnrollArgs, server: &str, answer: &EnrollResponse, notices: &[Str
             };
             say_on_stdout(&serde_json::to_string(&enrolled).unwrap_or_default());
         }
+    }
+}
+
+/// Where systemd is, the unit serves the usual state directory.
+fn start_command(state_dir: &Path) -> String {
+    if Path::new("/run/systemd/system").is_dir() && state_dir == Path::new(STATE_DIR_DEFAULT) {
+        "systemctl enable --now musterd".to_owned()
+    } else {
+        format!("musterd run --state-dir {}", state_dir.display())
     }
 }
 

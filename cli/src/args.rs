@@ -120,6 +120,16 @@ mod tests {
     }
 
     #[test]
+    fn pages_and_completions() {
+        muster_pages::Program {
+            command: Cli::command(),
+            section: 1,
+            prose: include_str!("../../docs/man/muster.md"),
+        }
+        .whole();
+    }
+
+    #[test]
     fn raw_bytes_are_asked_of_an_output_alone() {
         let takes = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().takes_format();
         assert!(!takes("muster nodes -o raw"));

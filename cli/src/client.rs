@@ -145,6 +145,15 @@ impl Client {
         self.peer.server.as_str().trim_end_matches('/')
     }
 
+    /// What `musterd enroll` is to trust, as it is typed there.
+    pub(crate) fn trust(&self) -> String {
+        let known = self.peer.ca_file.as_deref().and_then(reach::only_authority);
+        known.map_or_else(
+            || "--ca-file FILE".to_owned(),
+            |digest| format!("--ca-sha256 {}", digest.to_string().trim_start_matches("sha256:")),
+        )
+    }
+
     pub(crate) async fn get<T: DeserializeOwned>(&self, route: &Route) -> Result<T, Failure> {
         self.ask(Method::GET, route, None::<&()>).await
     }

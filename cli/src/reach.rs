@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use muster_shared::ids::Digest;
 use reqwest::Url;
 use rustls::{
     CertificateError, ClientConfig, RootCertStore,
@@ -28,6 +29,15 @@ pub(crate) fn trusting(ca_file: &Path) -> Result<ClientConfig, Failure> {
         return Err(wrong("it holds no certificate in PEM".to_owned()));
     }
     with_roots(roots)
+}
+
+/// The digest of the certificate in the CA file; none where it holds several, of which the server shows but one.
+pub(crate) fn only_authority(ca_file: &Path) -> Option<Digest> {
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(ca_file).ok()?.collect();
+    match &certificates[..] {
+        [Ok(certificate)] => Some(Digest::of(certificate)),
+        _ => None,
+    }
 }
 
 /// For plain HTTP on this machine: whatever speaks TLS there is not who was asked.

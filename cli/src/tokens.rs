@@ -277,9 +277,10 @@ async fn issue(session: &Session, args: IssueArgs) -> Result<Exit, Failure> {
     let uses = text::count(usize::try_from(issued.uses).unwrap_or(usize::MAX), "node");
     session.screen.say(&format!(
         "good for {uses} until {}; it is not shown again. On the node, with the token in a file:\n  \
-         musterd enroll --server {} --token-file FILE --ca-file FILE",
+         musterd enroll --server {} --token-file FILE {}",
         issued.expires_at,
-        client.server()
+        client.server(),
+        client.trust()
     ));
     match session.screen.format() {
         Format::Json => session.screen.json(&issued)?,

@@ -37,6 +37,7 @@ pub(crate) struct Initialised {
     pub(crate) server: String,
     pub(crate) token: String,
     pub(crate) ca_file: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// By which a node knows the CA that the server shows it, without the file.
     pub(crate) ca_sha256: String,
     pub(crate) project_id: ProjectId,
@@ -151,6 +152,7 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
         server,
         token,
         ca_file: fs::canonicalize(data.ca_cert())?,
+        data_dir: fs::canonicalize(data.path())?,
         ca_sha256: pki.ca_sha256,
         project_id: project,
         domain_id: domain,

@@ -76,6 +76,7 @@ enum Command {
         /// A further name or address for the server certificate; may be repeated
         #[arg(long = "server-name", value_name = "NAME")]
         server_names: Vec<String>,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -103,6 +104,7 @@ enum Command {
         /// Say what would go, and remove nothing
         #[arg(long)]
         dry_run: bool,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -517,10 +519,11 @@ fn show(made: &init::Initialised, output: Output) -> Result<(), Box<dyn Error>> 
     match output {
         Output::Json => println!("{}", serde_json::to_string_pretty(made)?),
         Output::Text => println!(
-            "Initialised. Serve it with: muster-control serve --data-dir DIR\n\
+            "Initialised. Serve it with: muster-control serve --data-dir {}\n\
              The token below is shown this once.\n\n\
              export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}\n\n\
              A node enrols with: musterd enroll --server {} --token-file FILE --ca-sha256 {}",
+            made.data_dir.display(),
             made.server,
             made.token,
             made.ca_file.display(),
@@ -544,4 +547,20 @@ fn error_chain(err: &dyn Error) -> String {
         source = err.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn pages_and_completions() {
+        muster_pages::Program {
+            command: Args::command(),
+            section: 8,
+            prose: include_str!("../../docs/man/muster-control.md"),
+        }
+        .whole();
+    }
 }

@@ -18,6 +18,16 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
+/// The directory with the binaries of the version before, as `make test-previous` sets it.
+const PREVIOUS: &str = "MUSTER_STORY_PREVIOUS";
+
+/// The binary of that name of the version before. Without one at hand it is the present one: what a story asks of both together holds
+/// of one version, too.
+#[must_use]
+pub fn previous(name: &str) -> PathBuf {
+    std::env::var_os(PREVIOUS).map_or_else(|| binary(name), |dir| PathBuf::from(dir).join(name))
+}
+
 /// `target/debug`, of the test executable in `target/debug/deps`.
 fn profile_dir() -> PathBuf {
     let me = std::env::current_exe().expect("a test knows its own executable");

@@ -22,6 +22,7 @@ pub struct Musterd {
     pub state: PathBuf,
     pub hooks: PathBuf,
     config: PathBuf,
+    binary: PathBuf,
     environment: Mutex<Vec<(String, String)>>,
     daemon: Option<Daemon>,
 }
@@ -45,6 +46,7 @@ impl Musterd {
             state,
             hooks,
             config,
+            binary: binary("musterd"),
             environment: Mutex::default(),
             daemon: None,
         }
@@ -53,6 +55,11 @@ impl Musterd {
     /// Gives it a configuration file, read at its next start.
     pub fn configure(&self, toml: &str) {
         fs::write(&self.config, toml).expect("the configuration can be written");
+    }
+
+    /// What is started from now on as `musterd`.
+    pub fn install(&mut self, binary: PathBuf) {
+        self.binary = binary;
     }
 
     /// Sets a variable of its environment, which is empty but for `PATH`.
@@ -131,7 +138,7 @@ impl Musterd {
     /// A command line of `musterd` with this node's state directory.
     #[must_use]
     pub fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(binary("musterd"));
+        let mut command = Command::new(&self.binary);
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -155,7 +162,7 @@ impl Musterd {
     /// A command line of `musterd` that looks at this node: its verbs, then where everything of it is.
     #[must_use]
     pub fn tool_command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(binary("musterd"));
+        let mut command = Command::new(&self.binary);
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -87,7 +87,7 @@ impl TestHost {
     /// The same with a control that serves and a node that is enrolled, has these hooks and is connected.
     pub async fn with_node(name: &str, hooks: &[(&str, &str)]) -> Option<Self> {
         let host = Self::boot(name).await?;
-        host.sh(SERVE).await;
+        host.serve().await;
         host.sh(ENROL).await;
         for (name, script) in hooks {
             host.hook(name, script);
@@ -105,6 +105,19 @@ impl TestHost {
             .await;
         }
         Some(host)
+    }
+
+    /// Starts a control inside.
+    pub async fn serve(&self) {
+        self.sh(SERVE).await;
+    }
+
+    /// Puts a file where it is `/host/NAME` inside.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn share(&self, name: &str, text: &str) {
+        fs::write(self.shared().join(name), text).expect("a file can be written");
     }
 
     fn shared(&self) -> PathBuf {

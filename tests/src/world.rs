@@ -58,6 +58,7 @@ pub struct Setup<'a> {
     pub cluster: Option<Arc<Cluster>>,
     /// The port under which control is known, where that is not its own.
     pub front: Option<u16>,
+    pub control_binary: PathBuf,
 }
 
 impl Default for Setup<'_> {
@@ -67,6 +68,7 @@ impl Default for Setup<'_> {
             engine: Engine::of_this_run(),
             cluster: None,
             front: None,
+            control_binary: binary("muster-control"),
         }
     }
 }
@@ -74,6 +76,7 @@ impl Default for Setup<'_> {
 /// Where one control is: its own directory and port, and what it shares with others.
 #[derive(Clone)]
 pub(crate) struct Place {
+    pub(crate) binary: PathBuf,
     pub(crate) data: PathBuf,
     pub(crate) port: u16,
     pub(crate) front: Option<u16>,
@@ -115,6 +118,15 @@ impl World {
         .await
     }
 
+    /// The same with a `muster-control` of another version.
+    pub async fn of_version(control_binary: PathBuf) -> Self {
+        Self::made(Setup {
+            control_binary,
+            ..Setup::default()
+        })
+        .await
+    }
+
     /// The same with everything said.
     pub async fn made(setup: Setup<'_>) -> Self {
         let dir = tempfile::Builder::new()
@@ -130,6 +142,7 @@ impl World {
         });
         let database = Database::made(setup.engine, &data, setup.cluster).await;
         let at = Place {
+            binary: setup.control_binary,
             data,
             port: free_port(),
             front: setup.front,
@@ -292,6 +305,11 @@ impl World {
         said_by(command.into()).await
     }
 
+    /// What is started from now on as control.
+    pub fn install_control(&mut self, binary: PathBuf) {
+        self.at.binary = binary;
+    }
+
     /// Ends control as a power cut would.
     pub fn kill9(&mut self) {
         if let Some(mut control) = self.control.take() {
@@ -384,14 +402,7 @@ impl World {
 
     /// Runs a command of `muster-control` on the world's data directory to its end.
     pub async fn control_tool(&self, words: &[&str]) -> Said {
-        let mut command = Command::new(binary("muster-control"));
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .args(words)
-            .arg("--data-dir")
-            .arg(&self.data);
-        said_by(command.into()).await
+        said_by(self.at.command(words).into()).await
     }
 
     /// Changes control's database behind its back, for what no command does yet.
@@ -526,6 +537,13 @@ impl NodeToBe<'_> {
     #[must_use]
     pub fn through(mut self, server: String) -> Self {
         self.server = server;
+        self
+    }
+
+    /// Runs it with a `musterd` of another version.
+    #[must_use]
+    pub fn of_version(mut self, binary: PathBuf) -> Self {
+        self.musterd.install(binary);
         self
     }
 
@@ -672,7 +690,7 @@ impl Place {
 
     /// `muster-control` with these words, this place's data and database, and nothing of whoever runs the tests.
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(binary("muster-control"));
+        let mut command = Command::new(&self.binary);
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_tests::{Musterd, World, operator::said_by};
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -50,6 +52,166 @@ fn tests(sources: &[(String, String)]) -> BTreeSet<String> {
         }
     }
     names
+}
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(root().join("docs").join(name)).expect("the document is there")
+}
+
+/// What a scrape of a control that serves names.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_in_the_documents() {
+    let world = World::new().await;
+    let scraped = world.operator.get("/metrics").await.expect(200).text();
+    let names: Vec<&str> = scraped
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    assert!(names.len() > 5, "{scraped}");
+    for document in ["operations.md", "configuration.md"].map(document) {
+        for name in &names {
+            assert!(document.contains(name), "{name} is told nowhere");
+        }
+    }
+}
+
+/// The keys that a program names when it meets one that it does not know.
+fn known_keys(told: &str) -> Vec<String> {
+    let (_, known) = told
+        .split_once("expected ")
+        .unwrap_or_else(|| panic!("no keys are named: {told}"));
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_of_the_configurations_is_in_the_documents() {
+    let text = document("configuration.md");
+    let (of_control, of_node) = text
+        .split_once("\n## musterd\n")
+        .expect("the document has two parts");
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    let machine = Musterd::new(dir.path(), "one");
+    for section in ["", "[hooks]", "[policy]", "[control]"] {
+        machine.configure(&format!("{section}\nno_such_key = 1\n"));
+        let told = machine.tool(&["doctor"]).await.expect(1).stdout;
+        told_of(&known_keys(&told), section, of_node);
+    }
+    let file = dir.path().join("control.toml");
+    for section in [
+        "",
+        "[limits]",
+        "[output]",
+        "[output.s3]",
+        "[oidc]",
+        "[retention]",
+        "[retention.domains.01a21f9c-e873-7877-9eb0-994ca0a528fc]",
+    ] {
+        std::fs::write(&file, format!("{section}\nno_such_key = 1\n")).expect("a file can be written");
+        let mut command = tokio::process::Command::new(muster_tests::binaries::binary("muster-control"));
+        command.env_clear().arg("prune").arg("--data-dir").arg(dir.path());
+        let told = said_by(command).await.expect(3).stderr;
+        told_of(&known_keys(&told), section, of_control);
+    }
+}
+
+fn told_of(keys: &[String], section: &str, document: &str) {
+    assert!(!keys.is_empty(), "{section} has no keys");
+    for key in keys {
+        let written = [
+            format!("{key}`"),
+            format!("`{key}."),
+            format!(".{key}"),
+            format!("[{key}"),
+            format!("\n{key} = "),
+        ];
+        assert!(
+            written.iter().any(|written| document.contains(written)),
+            "{section} {key} is told nowhere"
+        );
+    }
+}
+
+/// Every warning and every error has a row, found by the words of it that stay the same.
+#[test]
+fn every_line_of_the_logs_is_in_the_documents() {
+    let document = document("operations.md");
+    let mut missing = Vec::new();
+    let mut lines = 0;
+    for (path, text) in sources() {
+        let tested = path.ends_with("tests.rs") || path.starts_with("tests/") || path.starts_with("cli/");
+        for call in ["log::warn!(", "log::error!("] {
+            for rest in text.split(call).skip(1).filter(|_| !tested) {
+                let words = words_of(rest);
+                // What is made of a cause alone has no words of its own.
+                if words.iter().any(|part| part.len() >= 8) {
+                    lines += 1;
+                    if !words.iter().all(|part| document.contains(part.trim())) {
+                        missing.push(format!("{path}: {words:?}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(lines > 60, "only {lines} lines were read");
+    assert!(missing.is_empty(), "not there:\n{}", missing.join("\n"));
+}
+
+/// The text of a call of the log, without what is put into it.
+fn words_of(call: &str) -> Vec<String> {
+    let mut literal = String::new();
+    let (mut inside, mut depth) = (false, 0_i32);
+    let mut chars = call.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if inside => match chars.next() {
+                // A literal that goes on in the next line.
+                Some('\n') => chars = chars.as_str().trim_start().chars(),
+                other => literal.extend(other),
+            },
+            '"' if inside => break,
+            '"' if depth == 0 => inside = true,
+            _ if inside => literal.push(c),
+            '(' | '[' => depth += 1,
+            ')' | ']' if depth == 0 => break,
+            ')' | ']' => depth -= 1,
+            _ => {}
+        }
+    }
+    let fixed = |part: &str| part.trim_matches([' ', ':', ';', ',', '.']).to_owned();
+    let mut words = Vec::new();
+    let mut rest = literal.as_str();
+    while let Some((before, after)) = rest.split_once('{') {
+        words.push(fixed(before));
+        rest = after.split_once('}').map_or("", |(_, after)| after);
+    }
+    words.push(fixed(rest));
+    // A line may end with advice; its beginning is what is looked for.
+    words.retain(|part| part.len() >= 4);
+    words
+}
+
+#[test]
+fn what_the_documents_show_of_the_package_is_in_the_package() {
+    let document = document("enrolment.md");
+    for file in ["cloud-init/user-data.yaml", "ansible/nodes.yml"] {
+        let file = root().join("packaging").join(file);
+        let text = std::fs::read_to_string(&file).expect("it is there");
+        assert!(document.contains(&text), "{} is shown as it was", file.display());
+    }
+    let defaults = root().join("packaging/ansible/roles/muster_node/defaults/main.yml");
+    let defaults = std::fs::read_to_string(defaults).expect("it is there");
+    let variables: Vec<&str> = defaults
+        .lines()
+        .filter(|line| line.starts_with("muster_node"))
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert!(variables.len() > 5, "{defaults}");
+    for variable in variables {
+        assert!(
+            document.contains(&format!("`{variable}`")),
+            "{variable} is told nowhere"
+        );
+    }
 }
 
 #[test]

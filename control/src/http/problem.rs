@@ -674,3 +674,22 @@ impl From<OutputError> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_every_code_and_no_other() {
+        let document = include_str!("../../../docs/problems.md");
+        let written: Vec<&str> = document.lines().filter(|line| line.starts_with("| `")).collect();
+        let rows: Vec<String> = CODES
+            .iter()
+            .map(|code| {
+                let statuses: Vec<String> = code.statuses.iter().map(u16::to_string).collect();
+                format!("| `{}` | {} | {} |", code.name, statuses.join(", "), code.meaning)
+            })
+            .collect();
+        assert_eq!(written, rows);
+    }
+}
