@@ -18,6 +18,7 @@ pub mod musterd;
 pub mod oidc;
 pub mod operator;
 pub mod package_root;
+pub mod packages;
 pub mod relay;
 pub mod s3;
 pub mod sse;
