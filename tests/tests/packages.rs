@@ -40,7 +40,8 @@ impl Format {
     fn install(self, names: &[&str], version: &str) -> String {
         let files: Vec<String> = names.iter().map(|name| self.file(name, version)).collect();
         let command = match self {
-            Self::Deb => "dpkg --install --force-unsafe-io",
+            // This machine leaves out documents otherwise.
+            Self::Deb => "dpkg --install --force-unsafe-io --path-include=/usr/share/*",
             Self::Rpm => "rpm --upgrade --oldpackage --nodeps",
         };
         format!("{command} {}", files.join(" "))
