@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build release test test-postgres test-previous lint contract demo bench man clean
+.PHONY: build release test test-postgres test-previous lint contract demo bench man packages clean
 
 build:
 	cargo build --workspace --locked
@@ -36,6 +36,10 @@ bench:
 
 man:
 	scripts/man
+
+# Into target/packages; `make packages ARCH=arm64 VERSION=1.2.3`. scripts/packages says what else.
+packages:
+	scripts/packages
 
 clean:
 	cargo clean

@@ -271,7 +271,7 @@ impl Daemon {
         let execution = request.execution_id;
         let denied = self.config.policy.denial(request.kind, request.action.as_str());
         if let Some(rule) = &denied {
-            log::warn!(execution_id:% = execution, action:% = request.action;
+            log::warn!(execution_id:% = execution, action:% = request.action, node_id:% = request.node_id;
                 "Control asks for what the node's own policy forbids: {rule}");
         }
         self.session.set_lanes(self.runner.catalog.borrow().lanes());
@@ -283,6 +283,7 @@ impl Daemon {
                 denied: None,
             });
         }
+        let (action, node) = (request.action.clone(), request.node_id);
         let asked = self
             .journal
             .ask(move |store| Ok((store.find(execution)?, store.is_cancelled(execution)?)));
@@ -296,7 +297,7 @@ impl Daemon {
             }),
             Err(err) => {
                 // It may have run before, so it must not run now. Control sends it again.
-                log::error!(execution_id:% = execution, error:% = exit::chain(&err);
+                log::error!(execution_id:% = execution, action:% = action, node_id:% = node, error:% = exit::chain(&err);
                     "A request was put aside, because the journal could not be asked about it");
                 None
             }
@@ -304,8 +305,8 @@ impl Daemon {
     }
 
     async fn look_up_cancel(&self, execution: ExecutionId) -> Option<Input> {
-        log::info!(execution_id:% = execution; "Control asks to cancel an action");
-        if self.session.knows(execution) {
+        if let Some(request) = self.session.request(execution) {
+            log_cancel(request);
             let settled = false;
             return Some(Input::CancelAsked { execution, settled });
         }
@@ -314,12 +315,19 @@ impl Daemon {
             return None;
         }
         match self.journal.ask(move |store| store.find(execution)).await {
-            Ok(recorded) => Some(Input::CancelAsked {
-                execution,
-                settled: recorded.is_some(),
-            }),
+            Ok(recorded) => {
+                match &recorded {
+                    Some(recorded) => log_cancel(&recorded.request),
+                    None => log::info!(execution_id:% = execution, node_id:% = self.runner.node;
+                        "Control asks to cancel an action that has not come here yet"),
+                }
+                Some(Input::CancelAsked {
+                    execution,
+                    settled: recorded.is_some(),
+                })
+            }
             Err(err) => {
-                log::error!(execution_id:% = execution, error:% = exit::chain(&err);
+                log::error!(execution_id:% = execution, node_id:% = self.runner.node, error:% = exit::chain(&err);
                     "A cancel was put aside, because the journal could not be asked about it");
                 None
             }
@@ -384,7 +392,7 @@ impl Daemon {
     fn stop_all_the_same(&mut self) {
         for effect in &self.backlog.effects {
             if let Effect::Stop { execution } = effect {
-                stop(&self.stops, *execution);
+                self.stop(*execution);
             }
         }
     }
@@ -431,6 +439,18 @@ impl Daemon {
         stop_asked
     }
 
+    fn stop(&self, execution: ExecutionId) {
+        let Some(stop) = self.stops.get(&execution) else {
+            return;
+        };
+        let action = self
+            .session
+            .request(execution)
+            .map(|request| request.action.as_str());
+        log::info!(execution_id:% = execution, action, node_id:% = self.runner.node; "Stopping an action");
+        stop.send_replace(true);
+    }
+
     fn start(&mut self, effect: Effect) {
         match effect {
             Effect::Start { request, attempt } => {
@@ -444,7 +464,7 @@ impl Daemon {
                     Event::Ended { execution, outcome }
                 });
             }
-            Effect::Stop { execution } => stop(&self.stops, execution),
+            Effect::Stop { execution } => self.stop(execution),
             Effect::Post(errand) => {
                 let reporter = Arc::clone(&self.reporter);
                 let (execution, status) = (errand.request.execution_id, errand.status);
@@ -480,11 +500,9 @@ impl Daemon {
     }
 }
 
-fn stop(stops: &BTreeMap<ExecutionId, watch::Sender<bool>>, execution: ExecutionId) {
-    if let Some(stop) = stops.get(&execution) {
-        log::info!(execution_id:% = execution; "Stopping an action");
-        stop.send_replace(true);
-    }
+fn log_cancel(request: &ActionRequest) {
+    log::info!(execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id;
+        "Control asks to cancel an action");
 }
 
 fn log_end(session: &Session, execution: ExecutionId, outcome: &Outcome) {
@@ -506,9 +524,12 @@ fn log_end(session: &Session, execution: ExecutionId, outcome: &Outcome) {
 
 fn forget(state_dir: &std::path::Path, execution: ExecutionId, attempts: u32) {
     for attempt in 1..=attempts {
-        if let Err(err) = RunDir::of(state_dir, execution, attempt).remove() {
+        let run = RunDir::of(state_dir, execution, attempt);
+        let about = run.about();
+        if let Err(err) = run.remove() {
             // The next start sweeps it away.
-            log::warn!(execution_id:% = execution, error:% = err; "A run directory could not be removed");
+            log::warn!(execution_id:% = execution, action = about.action, node_id = about.node, error:% = err;
+                "A run directory could not be removed");
         }
     }
 }

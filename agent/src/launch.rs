@@ -208,9 +208,9 @@ pub(crate) async fn after_loss(run: &RunDir, why: String) -> Outcome {
 pub(crate) async fn clear(run: &RunDir) {
     let dir = RunDir::at(run.path().to_owned());
     if let Ok(Ok(spec)) = spawn_blocking(move || dir.read_spec()).await
-        && let Some(unit) = spec.unit
+        && let Some(unit) = &spec.unit
     {
-        systemd::clear(&unit).await;
+        systemd::clear(unit, &spec).await;
     }
 }
 

@@ -16,8 +16,8 @@ use muster_shared::{
     ids::Digest,
     status::Status,
     wire::{
-        Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX, INLINE_OUTPUT_BYTES_MAX,
-        output_key,
+        ActionRequest, Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX,
+        INLINE_OUTPUT_BYTES_MAX, output_key,
     },
 };
 use tokio::{
@@ -166,13 +166,13 @@ impl Reporter {
                         sha256: *sha256,
                     });
                 }
-                self.read_small(&file, *sha256).await
+                self.read_small(&errand.request, &file, *sha256).await
             }
         }
     }
 
     /// Only what is not there is lost. Whatever else is in the way may pass.
-    async fn read_small(&self, file: &Path, sha256: Digest) -> Delivery {
+    async fn read_small(&self, request: &ActionRequest, file: &Path, sha256: Digest) -> Delivery {
         let mut backoff = Backoff::new(self.backoff);
         for tries in 1.. {
             match tokio::fs::read(file).await {
@@ -182,7 +182,8 @@ impl Reporter {
                     return Delivery::Lost(format!("the output cannot be read on this node: {err}"));
                 }
                 Err(err) => {
-                    log::warn!(tries, error:% = err; "An output could not be read and is tried again")
+                    log::warn!(execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id, tries,
+                        error:% = err; "An output could not be read and is tried again")
                 }
             }
             self.wait(&mut backoff, None).await;

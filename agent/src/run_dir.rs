@@ -207,6 +207,17 @@ impl RunDir {
         Ok(serde_json::from_slice(&fs::read(self.spec())?)?)
     }
 
+    /// Whom a line of the log about it is about. Only what is no directory of a run has no words for that.
+    pub(crate) fn about(&self) -> About {
+        let spec = self.read_spec().ok();
+        let of = |text: fn(&Spec) -> String| spec.as_ref().map(text).unwrap_or_default();
+        About {
+            execution: of(|spec| spec.execution_id.to_string()),
+            action: of(|spec| spec.action.to_string()),
+            node: of(|spec| spec.node_id.to_string()),
+        }
+    }
+
     pub(crate) fn read_parameters(&self) -> io::Result<Parameters> {
         Ok(serde_json::from_slice(&fs::read(self.parameters())?)?)
     }
@@ -302,7 +313,9 @@ impl RunDir {
             // From here on nobody reads them any more.
             Found::GoingDown | Found::Ended(_) | Found::Lost(_) | Found::NeverRan => {
                 if let Err(err) = self.remove_parameters() {
-                    log::warn!(error:% = err; "The parameters in {} could not be removed", self.0.display());
+                    let about = self.about();
+                    log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+                        "The parameters in {} could not be removed", self.0.display());
                 }
             }
         }
@@ -399,6 +412,13 @@ fn rebooted(before: &str, now: &str) -> Outcome {
 
 pub(crate) fn runs_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("runs")
+}
+
+/// The fields of the journal by which an action's story is found.
+pub(crate) struct About {
+    pub(crate) execution: String,
+    pub(crate) action: String,
+    pub(crate) node: String,
 }
 
 /// A directory of an attempt that lies there from before.

@@ -312,7 +312,9 @@ impl Runner {
     ) -> Result<Outcome, Outcome> {
         match self.examine(&run).await {
             Ok(Found::Running(supervisor)) => {
-                log::warn!(error:% = err; "A supervisor runs, although its start was said to have failed");
+                let about = run.about();
+                log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+                    "A supervisor runs, although its start was said to have failed");
                 wait_for(&run, supervisor, stop_asked.clone()).await;
                 Ok(self.result_of(run, &stop_asked).await)
             }
@@ -430,7 +432,9 @@ impl Runner {
     /// A machine that goes down takes this daemon with it, and the next one tells how it went. A cancel comes too late
     /// for it.
     pub(crate) async fn going_down(&self, run: &RunDir) -> Outcome {
-        log::info!("The machine was asked to reboot");
+        let about = run.about();
+        log::info!(execution_id = about.execution, action = about.action, node_id = about.node;
+            "The machine was asked to reboot");
         tokio::time::sleep(DOWN_WITHIN).await;
         launch::clear(run).await;
         let why = format!(
@@ -487,7 +491,11 @@ async fn wait_for(run: &RunDir, supervisor: OwnedFd, stop_asked: StopAsked) {
     // A pidfd is readable once the process has ended; an error means the same to us.
     let supervisor = match readiness::of(supervisor) {
         Ok(supervisor) => supervisor,
-        Err(err) => return log::error!(error:% = err; "A supervisor cannot be waited for"),
+        Err(err) => {
+            let about = run.about();
+            return log::error!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+                "A supervisor cannot be waited for");
+        }
     };
     tokio::select! {
         _ended = supervisor.readable() => return,
@@ -513,7 +521,9 @@ async fn stop(run: &RunDir, supervisor: &OwnedFd) {
         return;
     }
     if let Err(err) = pidfd_send_signal(supervisor, Signal::TERM) {
-        log::warn!(error:% = err; "A supervisor could not be signalled");
+        let about = run.about();
+        log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+            "A supervisor could not be signalled");
     }
 }
 

@@ -131,7 +131,8 @@ fn counters(spec: &Spec, group: &io::Result<Cgroup>) -> Counters {
     };
     let unlimited = group.limit(&spec.limits);
     if !unlimited.is_empty() {
-        log::debug!(execution_id:% = spec.execution_id; "Without a controller for it: {}", unlimited.join(", "));
+        log::debug!(execution_id:% = spec.execution_id, action:% = spec.action, node_id:% = spec.node_id;
+            "Without a controller for it: {}", unlimited.join(", "));
     }
     Counters::of(group.path())
 }

@@ -26,6 +26,9 @@ use crate::{
 
 /// Where control listens when nobody says otherwise.
 pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
+/// Where the package keeps the state, and the configuration of a control whose state is there.
+const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
+const CONFIG_DEFAULT: &str = "/etc/muster/control.toml";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
@@ -176,12 +179,7 @@ struct RawRules {
 impl Config {
     pub(crate) fn load(given: Given) -> Result<Self, ConfigError> {
         let data = DataDir::new(given.data_dir);
-        // A file that was named must be there; the default one need not.
-        let (path, named) = match given.config {
-            Some(path) => (path, true),
-            None => (data.config(), false),
-        };
-        let raw = read(&path, named)?;
+        let raw = read(&data, given.config)?;
         let database_url = given.database_url.or(raw.database_url);
         let listen = given
             .listen
@@ -215,9 +213,37 @@ pub(crate) fn database(data: &DataDir, url: Option<String>) -> Result<Database, 
     }
 }
 
-fn read(path: &Path, named: bool) -> Result<Raw, ConfigError> {
+/// What `init` wrote, and over it what the admin says: each single value of that wins. Each of the two is sound by itself,
+/// so that an error names its file.
+fn read(data: &DataDir, named: Option<PathBuf>) -> Result<Raw, ConfigError> {
+    let mut table = read_file::<toml::Table>(&data.config(), false)?;
+    let _: Raw = read_file(&data.config(), false)?;
+    // A file that was named must be there; those of the package need not.
+    let must_be = named.is_some();
+    let installed = (data.path() == Path::new(DATA_DIR_DEFAULT)).then(|| PathBuf::from(CONFIG_DEFAULT));
+    let Some(path) = named.or(installed) else {
+        return read_file(&data.config(), false);
+    };
+    let _: Raw = read_file(&path, must_be)?;
+    lay_over(&mut table, read_file(&path, must_be)?);
+    table.try_into().map_err(|err| ConfigError::Malformed {
+        path,
+        why: err.to_string(),
+    })
+}
+
+fn lay_over(below: &mut toml::Table, above: toml::Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            (_, value) => drop(below.insert(key, value)),
+        }
+    }
+}
+
+fn read_file<T: Default + serde::de::DeserializeOwned>(path: &Path, must_be: bool) -> Result<T, ConfigError> {
     let text = match fs::read_to_string(path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound && !named => return Ok(Raw::default()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound && !must_be => return Ok(T::default()),
         Err(source) => {
             return Err(ConfigError::Unreadable {
                 path: path.to_owned(),
@@ -556,6 +582,43 @@ mod tests {
         assert_eq!(set.of_action(domain, &"deploy".parse().unwrap()), days(300));
         let own = "01900000-0000-7000-8000-000000000001".parse().unwrap();
         assert_eq!(set.of_action(own, &ping), days(401));
+    }
+
+    #[test]
+    fn the_admins_file_is_laid_over_what_init_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let (init, admin) = (dir.path().join("control.toml"), dir.path().join("admin.toml"));
+        fs::write(
+            &init,
+            "listen = \"127.0.0.1:1\"\n[limits]\nlive_executions_max = 5\n",
+        )
+        .unwrap();
+        fs::write(&admin, "[limits]\nrequests_burst = 7\n").unwrap();
+        let both = || Given {
+            config: Some(admin.clone()),
+            ..given(dir.path())
+        };
+        let config = Config::load(both()).unwrap();
+        let limits = config.limits;
+        assert_eq!(
+            (
+                config.listen.port(),
+                limits.live_executions_max,
+                limits.requests_burst.get()
+            ),
+            (1, 5, 7)
+        );
+        fs::write(&admin, "listen = \"127.0.0.1:2\"\n").unwrap();
+        assert_eq!(Config::load(both()).unwrap().listen.port(), 2);
+        for (bad, sound) in [(&init, &admin), (&admin, &init)] {
+            fs::write(bad, "listne = 1").unwrap();
+            fs::write(sound, "").unwrap();
+            let err = Config::load(both()).unwrap_err().to_string();
+            assert!(
+                err.contains(&bad.display().to_string()) && err.contains("listne"),
+                "{err}"
+            );
+        }
     }
 
     #[test]

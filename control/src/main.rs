@@ -90,7 +90,8 @@ enum Command {
         /// The URL under which nodes and operators reach this control
         #[arg(long, env = "MUSTER_CONTROL_SERVER_URL")]
         server_url: Option<String>,
-        /// The configuration file [default: control.toml in the data directory]
+        /// The configuration file, over control.toml in the data directory [default: /etc/muster/control.toml for the default
+        /// data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
     },
@@ -98,7 +99,8 @@ enum Command {
     Prune {
         #[command(flatten)]
         at: Place,
-        /// The configuration file [default: control.toml in the data directory]
+        /// The configuration file, over control.toml in the data directory [default: /etc/muster/control.toml for the default
+        /// data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
         /// Say what would go, and remove nothing

@@ -21,6 +21,7 @@ pub mod musterd;
 pub mod oidc;
 pub mod operator;
 pub mod package_root;
+pub mod packages;
 pub mod postgres;
 pub mod postgres_relay;
 pub mod relay;

@@ -9,7 +9,7 @@ use std::{
 
 use muster_shared::wire::{Execution, ExecutionTarget};
 
-use crate::{Said, binaries::binary, operator::said_by, until};
+use crate::{Said, binaries::binary, operator::said_by, packages, until};
 
 /// Set to `skip` where no such machine can be made. Nothing else makes these stories pass untold.
 const VARIABLE: &str = "MUSTER_STORY_SYSTEMD";
@@ -43,6 +43,12 @@ pub struct TestHost {
     name: String,
 }
 
+/// Whether stories of such a machine are not to be told here.
+#[must_use]
+pub fn left_out() -> bool {
+    std::env::var(VARIABLE).is_ok_and(|value| value == "skip")
+}
+
 fn script() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/testhost"))
 }
@@ -54,12 +60,12 @@ async fn testhost(args: &[&str]) -> Said {
 }
 
 impl TestHost {
-    /// Boots one with the binaries and units installed and nothing started; none where the story is to be left out.
+    /// Boots one with nothing of ours on it; none where the story is to be left out.
     ///
     /// # Panics
     /// When there can be none here and nobody said to leave the story out.
-    pub async fn boot(name: &str) -> Option<Self> {
-        if std::env::var(VARIABLE).is_ok_and(|value| value == "skip") {
+    pub async fn bare(name: &str) -> Option<Self> {
+        if left_out() {
             return None;
         }
         let base = testhost(&["base"]).await;
@@ -72,6 +78,37 @@ impl TestHost {
             name: format!("{name}-{}", std::process::id()),
         };
         let _ = testhost(&["up", &host.name]).await.expect(0);
+        Some(host)
+    }
+
+    /// The same with the packages under test in `/host/0.1.0` and `/host/0.1.1`, and none installed.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub async fn with_packages(name: &str) -> Option<Self> {
+        let host = Self::bare(name).await?;
+        let packages = packages::story_packages();
+        for version in [packages::OLD, packages::NEW] {
+            let to = host.shared().join(version);
+            fs::create_dir(&to).expect("a directory can be made");
+            for entry in fs::read_dir(packages.join(version)).expect("there are packages") {
+                let from = entry.expect("they can be listed").path();
+                // The machine reads them, and nothing writes them.
+                let place = to.join(from.file_name().expect("it has a name"));
+                fs::hard_link(&from, &place)
+                    .or_else(|_other_disk| fs::copy(&from, &place).map(drop))
+                    .expect("a package can be copied");
+            }
+        }
+        Some(host)
+    }
+
+    /// Boots one with the binaries and units installed and nothing started.
+    ///
+    /// # Panics
+    /// When there can be none here and nobody said to leave the story out.
+    pub async fn boot(name: &str) -> Option<Self> {
+        let host = Self::bare(name).await?;
         let shared = host.shared();
         for name in BINARIES {
             fs::copy(binary(name), shared.join(name)).expect("a binary can be copied");
@@ -87,24 +124,29 @@ impl TestHost {
     /// The same with a control that serves and a node that is enrolled, has these hooks and is connected.
     pub async fn with_node(name: &str, hooks: &[(&str, &str)]) -> Option<Self> {
         let host = Self::boot(name).await?;
-        host.serve().await;
-        host.sh(ENROL).await;
+        host.enrol(hooks).await;
+        Some(host)
+    }
+
+    /// Initialises and starts what is installed, enrols the node with these hooks, and waits until it is connected.
+    pub async fn enrol(&self, hooks: &[(&str, &str)]) {
+        self.serve().await;
+        self.sh(ENROL).await;
         for (name, script) in hooks {
-            host.hook(name, script);
+            self.hook(name, script);
         }
-        host.sh(
+        self.sh(
             "for hook in /host/hook-*; do install -m 755 $hook /etc/muster/hooks.d/${hook#/host/hook-}; done",
         )
         .await;
         // What systemd takes for started has opened its stream.
-        host.sh("systemctl start musterd").await;
+        self.sh("systemctl start musterd").await;
         for (name, _) in hooks {
             until("control knows the hooks", async || {
-                host.sh("muster hooks -o json").await.contains(name).then_some(())
+                self.sh("muster hooks -o json").await.contains(name).then_some(())
             })
             .await;
         }
-        Some(host)
     }
 
     /// Starts a control inside.

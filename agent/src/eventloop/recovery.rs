@@ -124,13 +124,16 @@ impl Daemon {
         } in old.into_iter().filter(|old| !kept.contains(&old.execution))
         {
             if !self.is_told(execution).await && self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed {
-                log::warn!(execution_id:% = execution;
+                let about = run.about();
+                log::warn!(execution_id:% = execution, action = about.action, node_id = about.node;
                     "The journal does not know an action that was started here: it has lost its last words, or is \
                      an older copy. What the run left is kept, so that it is not run again");
                 continue;
             }
+            let about = run.about();
             if let Ok(Err(err)) = spawn_blocking(move || run.remove()).await {
-                log::warn!(execution_id:% = execution, error:% = err; "An old run directory could not be removed");
+                log::warn!(execution_id:% = execution, action = about.action, node_id = about.node, error:% = err;
+                    "An old run directory could not be removed");
             }
         }
     }

@@ -224,7 +224,6 @@ struct UnitEnd {
 
 /// Asks how the unit ended, ends what is left in it, and clears it away.
 pub(super) async fn after_loss(name: &str, spec: &Spec, why: String) -> Outcome {
-    let execution = spec.execution_id;
     let asked = timeout(ANSWER_MAX, async {
         let bus = Connection::system().await?;
         let manager = ManagerProxy::new(&bus).await?;
@@ -235,7 +234,8 @@ pub(super) async fn after_loss(name: &str, spec: &Spec, why: String) -> Outcome 
     let end = match asked.await {
         Ok(Ok(end)) => end,
         Ok(Err(err)) => {
-            log::warn!(execution_id:% = execution, error:% = err; "systemd could not be asked about a hook");
+            log::warn!(execution_id:% = spec.execution_id, action:% = spec.action, node_id:% = spec.node_id, error:% = err;
+                "systemd could not be asked about a hook");
             None
         }
         Err(_) => None,
@@ -294,14 +294,15 @@ fn told(end: &UnitEnd, limits: &Limits, why: &str) -> Ended {
 }
 
 /// Ends whatever still runs in the unit, and makes systemd forget it.
-pub(super) async fn clear(name: &str) {
+pub(super) async fn clear(name: &str, spec: &Spec) {
     let cleared = timeout(ANSWER_MAX, async {
         let bus = Connection::system().await?;
         clear_with(&ManagerProxy::new(&bus).await?, name).await;
         Ok::<_, zbus::Error>(())
     });
     if !matches!(cleared.await, Ok(Ok(()))) {
-        log::warn!(unit = name; "The unit of a hook could not be cleared away");
+        log::warn!(execution_id:% = spec.execution_id, action:% = spec.action, node_id:% = spec.node_id, unit = name;
+            "The unit of a hook could not be cleared away");
     }
 }
 

@@ -1,0 +1,423 @@
+//! The packages, as an admin meets them: on a machine without a network, over upgrades, and until they are gone.
+
+use muster_tests::{
+    TestHost,
+    packages::{NAMES, NEW, OLD, make_again, story_packages},
+    prelude::*,
+    testhost::left_out,
+};
+
+const HOOKS: [(&str, &str); 3] = [
+    ("greet", "#!/bin/sh\necho hello\n"),
+    (
+        "slow",
+        "#!/bin/sh\necho run >>/root/runs\necho begin\nuntil [ -e /root/go ]; do sleep 0.1; done\necho end\n",
+    ),
+    (
+        "upgrades",
+        "#!/bin/sh\necho run >>/root/runs\n$(cat /root/upgrade) >/root/upgraded 2>&1\necho done\n",
+    ),
+];
+
+/// The two formats, by what an admin types.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Deb,
+    Rpm,
+}
+
+impl Format {
+    /// Where a package of ours is that was made for this machine.
+    fn file(self, name: &str, version: &str) -> String {
+        match self {
+            Self::Deb => format!("/host/{version}/{name}_{version}_*.deb"),
+            Self::Rpm => format!("/host/{version}/{name}-{version}-1.*.rpm"),
+        }
+    }
+
+    /// What puts packages there for the first time, and what puts another version in their place. This machine's rpm knows
+    /// nothing of what dpkg has installed.
+    fn install(self, names: &[&str], version: &str) -> String {
+        let files: Vec<String> = names.iter().map(|name| self.file(name, version)).collect();
+        let command = match self {
+            // This machine leaves out documents otherwise.
+            Self::Deb => "dpkg --install --force-unsafe-io --path-include=/usr/share/*",
+            Self::Rpm => "rpm --upgrade --oldpackage --nodeps",
+        };
+        format!("{command} {}", files.join(" "))
+    }
+
+    fn version_of(self, name: &str) -> String {
+        match self {
+            Self::Deb => format!("dpkg-query --show --showformat '${{Version}}' {name}"),
+            Self::Rpm => format!("rpm --query --queryformat '%{{VERSION}}' {name}"),
+        }
+    }
+
+    fn remove(self, names: &[&str]) -> String {
+        let command = match self {
+            Self::Deb => "dpkg --remove",
+            Self::Rpm => "rpm --erase --nodeps",
+        };
+        format!("{command} {}", names.join(" "))
+    }
+}
+
+const ACTIVE: &str = "systemctl is-active --quiet musterd";
+/// Every file of ours, wherever a package, a script or a daemon may have put it. The journal is systemd's.
+const OURS: &str = "find /etc /usr /var /run /tmp -xdev \\( -name '*muster*' -o -path '*muster*/*' \\) \
+    -not -path '/var/log/*' -not -path '/run/log/*' -not -path '/var/lib/dpkg/*' -not -path '/run/systemd/*' | sort";
+
+async fn main_pid(host: &TestHost, unit: &str) -> String {
+    host.sh(&format!("systemctl show -P MainPID {unit}")).await
+}
+
+async fn version(host: &TestHost, format: Format, name: &str) -> String {
+    host.sh(&format.version_of(name)).await
+}
+
+async fn greets(host: &TestHost) {
+    let id = host.dispatch("greet", "1m").await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    assert_eq!(host.output(&id).await, "hello");
+}
+
+/// Dispatches a hook that waits, and gives its execution and its supervisor.
+async fn slow(host: &TestHost) -> (String, String) {
+    host.sh("rm -f /root/runs /root/go").await;
+    let id = host.dispatch("slow", "10m").await;
+    host.said("/root/runs").await;
+    let supervisor = main_pid(host, &format!("muster-hook-{id}.service")).await;
+    (id, supervisor)
+}
+
+async fn slow_went_through(host: &TestHost, id: &str) {
+    host.sh("touch /root/go").await;
+    let target = host.ended(id).await;
+    assert_eq!(
+        (target.status, target.exit_code),
+        (Status::Succeeded, Some(0)),
+        "{target:#?}"
+    );
+    assert_eq!(host.output(id).await, "begin\nend");
+    assert_eq!(host.sh("cat /root/runs").await, "run", "it ran once");
+}
+
+async fn still_runs(host: &TestHost, id: &str, supervisor: &str) {
+    assert_eq!(
+        main_pid(host, &format!("muster-hook-{id}.service")).await,
+        supervisor
+    );
+}
+
+#[tokio::test]
+async fn debian_packages_are_installed_used_upgraded_and_purged() {
+    let Some(host) = TestHost::with_packages("deb").await else {
+        return;
+    };
+    a_node_is_made_of_them(&host, Format::Deb).await;
+    dpkg_knows_what_an_admin_may_change(&host).await;
+    an_upgrade_leaves_hooks_and_settings_alone(&host, Format::Deb).await;
+    a_hook_upgrades_its_own_daemon(&host, Format::Deb).await;
+    a_downgrade_is_an_upgrade(&host, Format::Deb).await;
+    what_was_stopped_stays_stopped(&host, Format::Deb).await;
+    the_packages_settings_meet_the_admins(&host).await;
+    a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Deb).await;
+    nothing_is_left_by_a_purge(&host).await;
+}
+
+#[tokio::test]
+async fn rpm_packages_are_installed_used_upgraded_and_erased() {
+    let Some(host) = TestHost::with_packages("rpm").await else {
+        return;
+    };
+    a_node_is_made_of_them(&host, Format::Rpm).await;
+    let configs = host.sh("rpm --query --configfiles musterd muster-control").await;
+    assert_eq!(configs, "/etc/muster/agent.toml\n/etc/muster/control.toml");
+    an_upgrade_leaves_hooks_and_settings_alone(&host, Format::Rpm).await;
+    a_hook_upgrades_its_own_daemon(&host, Format::Rpm).await;
+    a_downgrade_is_an_upgrade(&host, Format::Rpm).await;
+    what_was_stopped_stays_stopped(&host, Format::Rpm).await;
+    a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Rpm).await;
+    // What an admin has changed is kept beside.
+    host.sh(&Format::Rpm.remove(&NAMES)).await;
+    assert_eq!(
+        host.sh("ls /etc/muster/agent.toml.rpmsave").await,
+        "/etc/muster/agent.toml.rpmsave"
+    );
+    host.sh("[ -d /var/lib/muster ] && [ ! -e /usr/bin/musterd ]")
+        .await;
+    host.sh("! systemctl cat musterd muster-control 2>/dev/null")
+        .await;
+}
+
+/// There is no network but the loopback, and nothing that the packages recommend.
+async fn a_node_is_made_of_them(host: &TestHost, format: Format) {
+    let said = host.sh(&format.install(&NAMES, OLD)).await;
+    for hint in ["musterd enroll --server", "muster-control init"] {
+        assert!(said.contains(hint), "{said}");
+    }
+    let wanted = "/etc/muster root:root 755\n/etc/muster/agent.d root:root 755\n/etc/muster/agent.toml root:root 644\n\
+        /etc/muster/control.toml root:root 644\n/etc/muster/hooks.d root:root 755\n/usr/bin/musterd root:root 755\n\
+        /var/lib/muster root:root 700\n/var/lib/muster-control muster-control:muster-control 700";
+    let found = host
+        .sh("stat -c '%n %U:%G %a' /etc/muster /etc/muster/* /usr/bin/musterd /var/lib/muster /var/lib/muster-control | sort")
+        .await;
+    assert_eq!(found, wanted);
+    for unit in ["musterd", "muster-control"] {
+        host.sh(&format!("systemctl start {unit}; ! systemctl is-active {unit}"))
+            .await;
+        let said = host.try_sh(&format!("systemctl status {unit}")).await.expect(3);
+        assert!(said.stdout.contains("unmet condition check"), "{}", said.stdout);
+    }
+    host.enrol(&HOOKS).await;
+    greets(host).await;
+}
+
+async fn dpkg_knows_what_an_admin_may_change(host: &TestHost) {
+    let conffiles = host
+        .sh("dpkg-query --show --showformat '${Conffiles}\\n' musterd muster-control | awk 'NF { print $1 }' | sort")
+        .await;
+    assert_eq!(conffiles, "/etc/muster/agent.toml\n/etc/muster/control.toml");
+    assert_eq!(host.sh("dpkg --verify musterd muster-control muster").await, "");
+    for unit in ["musterd", "muster-control"] {
+        assert_eq!(host.sh(&format!("systemctl is-enabled {unit}")).await, "enabled");
+    }
+}
+
+async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: Format) {
+    host.sh("echo 'running_max = 3' >>/etc/muster/agent.toml
+         echo 'queue_max = 5' >/etc/muster/agent.d/story.toml
+         printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml")
+        .await;
+    let before = host.sh("sha256sum /etc/muster/*.toml /etc/muster/*.d/*").await;
+    let (id, supervisor) = slow(host).await;
+    let daemons = (
+        main_pid(host, "musterd").await,
+        main_pid(host, "muster-control").await,
+    );
+    host.sh(&format.install(&NAMES, NEW)).await;
+    assert_eq!(version(host, format, "musterd").await, NEW);
+    assert_ne!(main_pid(host, "musterd").await, daemons.0);
+    assert_ne!(main_pid(host, "muster-control").await, daemons.1);
+    host.comes_true(ACTIVE).await;
+    assert_eq!(
+        host.sh("sha256sum /etc/muster/*.toml /etc/muster/*.d/*").await,
+        before
+    );
+    still_runs(host, &id, &supervisor).await;
+    slow_went_through(host, &id).await;
+}
+
+async fn a_hook_upgrades_its_own_daemon(host: &TestHost, format: Format) {
+    host.sh(&format.install(&["musterd"], OLD)).await;
+    let before = main_pid(host, "musterd").await;
+    let command = format.install(&["musterd"], NEW);
+    host.sh(&format!("rm -f /root/runs; echo {command} >/root/upgrade"))
+        .await;
+    let id = host.dispatch("upgrades", "5m").await;
+    let target = host.ended(&id).await;
+    assert_eq!(
+        (target.status, target.exit_code),
+        (Status::Succeeded, Some(0)),
+        "{target:#?} {}",
+        host.sh("cat /root/upgraded").await
+    );
+    assert_eq!(host.output(&id).await, "done");
+    assert_eq!(host.sh("cat /root/runs").await, "run", "it ran once");
+    assert_eq!(version(host, format, "musterd").await, NEW);
+    assert_ne!(main_pid(host, "musterd").await, before);
+}
+
+async fn a_downgrade_is_an_upgrade(host: &TestHost, format: Format) {
+    let (id, supervisor) = slow(host).await;
+    host.sh(&format.install(&NAMES, OLD)).await;
+    assert_eq!(version(host, format, "musterd").await, OLD);
+    still_runs(host, &id, &supervisor).await;
+    slow_went_through(host, &id).await;
+}
+
+async fn what_was_stopped_stays_stopped(host: &TestHost, format: Format) {
+    host.sh("systemctl disable --now musterd").await;
+    host.sh(&format.install(&["musterd"], NEW)).await;
+    host.sh(&format!("! {ACTIVE}; ! systemctl is-enabled --quiet musterd"))
+        .await;
+    host.sh("systemctl enable --now musterd").await;
+    greets(host).await;
+}
+
+/// A version whose own settings differ, as `apt-get upgrade` would install it where nobody is there to be asked.
+async fn the_packages_settings_meet_the_admins(host: &TestHost) {
+    host.sh(&format!(
+        "dpkg-deb --raw-extract {0} /tmp/newer
+         echo '# newer' | tee -a /tmp/newer/etc/muster/agent.toml
+         sed -i 's/^Version: .*/Version: 0.1.2/' /tmp/newer/DEBIAN/control
+         dpkg-deb -Znone --root-owner-group --build /tmp/newer /tmp/newer.deb
+         dpkg --install --force-unsafe-io --force-confdef --force-confold /tmp/newer.deb
+         grep -x 'running_max = 3' /etc/muster/agent.toml
+         grep -x '# newer' /etc/muster/agent.toml.dpkg-dist
+         rm -r /tmp/newer /tmp/newer.deb
+         dpkg --install --force-unsafe-io --force-confold {0}",
+        Format::Deb.file("musterd", NEW)
+    ))
+    .await;
+    greets(host).await;
+}
+
+async fn a_removal_ends_no_hook_and_forgets_nothing(host: &TestHost, format: Format) {
+    let (id, supervisor) = slow(host).await;
+    host.sh(&format.remove(&["musterd"])).await;
+    host.sh(&format!(
+        "! {ACTIVE}; [ ! -e /usr/bin/musterd ]; [ -e /var/lib/muster/identity.json ]"
+    ))
+    .await;
+    host.sh("[ -x /etc/muster/hooks.d/slow ] && [ -e /etc/muster/agent.d/story.toml ]")
+        .await;
+    still_runs(host, &id, &supervisor).await;
+    host.sh("touch /root/go").await;
+    host.comes_true(&format!("! systemctl is-active --quiet muster-hook-{id}"))
+        .await;
+    // It is told by whoever comes next.
+    host.sh(&format.install(&["musterd"], NEW)).await;
+    host.sh("systemctl start musterd").await;
+    slow_went_through(host, &id).await;
+}
+
+async fn nothing_is_left_by_a_purge(host: &TestHost) {
+    host.sh("dpkg --purge musterd muster").await;
+    // The other service has its own.
+    host.sh("[ -e /etc/muster/control.toml ] && systemctl is-active muster-control")
+        .await;
+    host.sh("dpkg --purge muster-control").await;
+    assert_eq!(host.sh(OURS).await, "");
+    host.sh("! getent passwd muster-control && ! getent group muster-control")
+        .await;
+    // And all of it can begin again.
+    host.sh(&Format::Deb.install(&NAMES, NEW)).await;
+    host.sh("getent passwd muster-control && [ -d /var/lib/muster ]")
+        .await;
+}
+
+/// As in the making of an image: no PID 1 of systemd's, and none of its tools that work.
+#[tokio::test]
+async fn packages_need_no_systemd_to_be_installed() {
+    let Some(host) = TestHost::with_packages("image").await else {
+        return;
+    };
+    for format in [Format::Deb, Format::Rpm] {
+        let (install, upgrade) = (format.install(&NAMES, OLD), format.install(&NAMES, NEW));
+        let remove = format.remove(&NAMES);
+        host.sh(&format!(
+            "cat >/root/image <<'END'
+             set -eu
+             mount -t tmpfs tmpfs /run
+             for tool in systemctl systemd-sysusers systemd-tmpfiles; do mount --bind /bin/false $(command -v $tool); done
+             {install}
+             stat -c %U:%a /var/lib/muster /var/lib/muster-control | tr '\\n' ' '
+             {upgrade} >/dev/null
+             {remove} >/dev/null
+END
+             unshare --mount sh /root/image >/root/said"
+        ))
+        .await;
+        let said = host.sh("tail -n 1 /root/said").await;
+        assert_eq!(said, "root:700 muster-control:700");
+        host.sh("userdel muster-control; rm -rf /var/lib/muster /var/lib/muster-control /etc/muster")
+            .await;
+        if format == Format::Deb {
+            host.sh("dpkg --purge musterd muster muster-control").await;
+        }
+    }
+}
+
+/// The daemon crashes as soon as it is started.
+const BROKEN: &str = "
+mkdir -p /var/lib/muster && touch /var/lib/muster/identity.json
+mkdir -p /run/systemd/system/musterd.service.d
+printf '[Service]\\nExecStart=\\nExecStart=/bin/sh -c \"kill -KILL $$$$\"\\nLoadCredential=\\n' \
+    >/run/systemd/system/musterd.service.d/story.conf
+systemctl daemon-reload
+";
+
+#[tokio::test]
+async fn a_crash_loop_backs_off() {
+    let Some(host) = TestHost::with_packages("crashes").await else {
+        return;
+    };
+    host.sh(&Format::Deb.install(&["musterd"], OLD)).await;
+    host.sh(BROKEN).await;
+    if host
+        .sh("systemctl --version | awk 'NR == 1 { print $2 }'")
+        .await
+        .parse::<u32>()
+        .expect("a version")
+        >= 254
+    {
+        assert_eq!(host.sh("systemctl show -P RestartSteps musterd").await, "10");
+        assert_eq!(
+            host.sh("systemctl show -P RestartMaxDelayUSec musterd").await,
+            "5min"
+        );
+        return;
+    }
+    assert_eq!(host.sh("systemctl show -P RestartUSec musterd").await, "5s");
+    // Quicker, and by the same rules.
+    host.sh(
+        "printf '[Service]\\nRestartSec=20ms\\n' >/run/systemd/system/musterd.service.d/quick.conf
+         systemctl daemon-reload; systemctl start musterd || true",
+    )
+    .await;
+    host.comes_true("systemctl is-failed --quiet musterd && journalctl -u musterd | grep -q 'Start request repeated too quickly'")
+        .await;
+    assert_eq!(host.sh("systemctl show -P NRestarts musterd").await, "20");
+    // Once it is mended, it takes one command.
+    host.sh(
+        "rm -r /run/systemd/system/musterd.service.d; rm /var/lib/muster/identity.json
+         systemctl daemon-reload; systemctl reset-failed musterd; systemctl start musterd",
+    )
+    .await;
+}
+
+/// The key in a file that only this machine can open, as the unit says.
+#[tokio::test]
+async fn the_nodes_key_may_lie_encrypted() {
+    let Some(host) = TestHost::with_packages("credential").await else {
+        return;
+    };
+    host.sh(&Format::Deb.install(&NAMES, OLD)).await;
+    host.enrol(&HOOKS).await;
+    host.sh("systemctl stop musterd
+         systemd-creds setup
+         systemd-creds encrypt --with-key=host --name=nsk /var/lib/muster/nsk /etc/muster/nsk.cred
+         rm /var/lib/muster/nsk
+         mkdir -p /etc/systemd/system/musterd.service.d
+         printf '[Service]\\nLoadCredential=\\nLoadCredentialEncrypted=nsk:/etc/muster/nsk.cred\\n' \
+             >/etc/systemd/system/musterd.service.d/key.conf
+         systemctl daemon-reload
+         systemctl start musterd")
+        .await;
+    greets(&host).await;
+    host.sh("[ ! -e /var/lib/muster/nsk ]").await;
+}
+
+#[test]
+fn two_builds_give_the_same_bytes() {
+    if left_out() {
+        return;
+    }
+    let (made, again) = (
+        story_packages().join(OLD),
+        tempfile::tempdir().expect("a directory"),
+    );
+    make_again(OLD, again.path());
+    let mut count = 0;
+    for entry in std::fs::read_dir(&made).expect("there are packages") {
+        let name = entry.expect("they can be listed").file_name();
+        let [one, other] =
+            [made.join(&name), again.path().join(&name)].map(|path| std::fs::read(path).expect("a package"));
+        assert!(one == other, "{name:?} has other bytes when it is made again");
+        count += 1;
+    }
+    assert_eq!(count, 2 * NAMES.len());
+}
