@@ -23,6 +23,8 @@ use crate::s3::S3;
 pub enum Fault {
     /// It is read, and answered so.
     Status(u16),
+    /// It is read, and answered as by a service that has no such bucket.
+    NoBucket,
     /// The connection ends after so many bytes of it.
     CutAfter(usize),
     /// Nothing is read and nothing is said.
@@ -126,13 +128,8 @@ async fn serve(
     match fault {
         None => hand_on(request, &behind, &http).await,
         Some(Fault::Stall) => std::future::pending().await,
-        Some(Fault::Status(status)) => {
-            let mut body = Body::new(request.into_body()).into_data_stream();
-            while body.next().await.is_some() {}
-            let mut response = Response::new(Body::from("<Error><Code>Story</Code></Error>"));
-            *response.status_mut() = StatusCode::from_u16(status).map_err(io::Error::other)?;
-            Ok(response)
-        }
+        Some(Fault::Status(status)) => refused(request, status, "Story").await,
+        Some(Fault::NoBucket) => refused(request, 404, "NoSuchBucket").await,
         Some(Fault::CutAfter(bytes)) => {
             let mut body = Body::new(request.into_body()).into_data_stream();
             let mut seen = 0;
@@ -165,6 +162,14 @@ async fn serve(
             Ok(answer)
         }
     }
+}
+
+async fn refused(request: Request<Incoming>, status: u16, code: &str) -> Result<Response<Body>, io::Error> {
+    let mut body = Body::new(request.into_body()).into_data_stream();
+    while body.next().await.is_some() {}
+    let mut response = Response::new(Body::from(format!("<Error><Code>{code}</Code></Error>")));
+    *response.status_mut() = StatusCode::from_u16(status).map_err(io::Error::other)?;
+    Ok(response)
 }
 
 /// Whether the instants that a signed address names are over.

@@ -6,7 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_tests::{operator::Said, prelude::*, s3::S3};
+use muster_tests::{
+    faulty_store::{Fault, FaultyStore},
+    operator::Said,
+    prelude::*,
+    s3::S3,
+};
 
 async fn doctor(world: &World, words: &[&str]) -> Said {
     world
@@ -131,7 +136,8 @@ async fn a_sound_control_has_nothing_that_failed_and_each_break_is_named_with_a_
 async fn with_store(world: &World, dir: &Path, config: &str) -> Said {
     let file = dir.join("doctor.toml");
     fs::write(&file, config).unwrap();
-    doctor(world, &["--config", &file.to_string_lossy()]).await
+    let words = ["--config", &*file.to_string_lossy(), "--listen", &listen(world)];
+    doctor(world, &words).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +158,10 @@ async fn a_bucket_is_tried_out_and_left_as_it_was() {
     let left = walk(&s3.root.join(muster_tests::s3::BUCKET));
     assert!(left.is_empty(), "{left:?}");
 
-    let no_bucket = good.replace("bucket = \"outputs\"", "bucket = \"missing\"");
+    // This store makes a bucket that is missing; others do not.
+    let store = FaultyStore::before(&s3).await;
+    store.fail_always(Fault::NoBucket);
+    let no_bucket = s3.config_through(&store.endpoint);
     let said = with_store(&world, dir.path(), &no_bucket).await.expect(1);
     expect(
         &said,
