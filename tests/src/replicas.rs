@@ -92,6 +92,7 @@ impl Replicas {
             engine: Engine::Postgres,
             cluster,
             front: Some(front.port),
+            ..Setup::default()
         })
         .await;
         let mut replicas = Self {

@@ -285,14 +285,7 @@ async fn nodes_tell_a_restored_control_what_it_forgot_and_nothing_runs_twice() {
     assert_eq!(unknown_to_control(&node).await, expected, "read from the journal");
 
     // The restore is evidence, and the chain goes on from the backup's end.
-    let marks: i64 = world
-        .database()
-        .query_row(
-            "SELECT count(*) FROM audit WHERE relation = 'control.restore'",
-            [],
-            |row| row.get(0),
-        )
-        .unwrap();
+    let marks = world.database().count("audit WHERE relation = 'control.restore'");
     assert_eq!(marks, 1);
     let _ = world.control_tool(&["audit", "verify"]).await.expect(0);
     let _ = world.stop().await;

@@ -190,6 +190,7 @@ impl Node<'_> {
             hostname: None,
             machine_id: None,
             signing_serial: Some(1),
+            told_again: None,
         };
         let status = self.report("heartbeat", "", &beat).await;
         if status == 200 {
