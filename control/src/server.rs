@@ -41,7 +41,7 @@ pub(crate) enum ServerError {
     Listen { address: SocketAddr, source: io::Error },
 }
 
-pub(crate) fn tls(data: &DataDir, key: ServerKey) -> Result<TlsAcceptor, ServerError> {
+pub(crate) fn tls(data: &DataDir, server_key: ServerKey) -> Result<TlsAcceptor, ServerError> {
     let bad = |path: &std::path::Path, why: String| ServerError::Certificate {
         path: path.display().to_string(),
         why,
@@ -56,7 +56,7 @@ pub(crate) fn tls(data: &DataDir, key: ServerKey) -> Result<TlsAcceptor, ServerE
         .with_single_cert(chain, private)
         .map_err(|err| bad(&cert, err.to_string()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    config.ticketer = Arc::new(Tickets(key));
+    config.ticketer = Arc::new(Tickets(server_key));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

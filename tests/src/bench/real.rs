@@ -29,10 +29,6 @@ pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
             .labels("fleet=real")
             .hook("hello", SCRIPT);
         nodes.push(node.start().await);
-        // The first is alone while it is measured.
-        if number == 0 {
-            say("one real agent is up");
-        }
     }
     say(&format!("{count} real agents are up"));
     let mut real = Real {

@@ -210,7 +210,7 @@ impl Node<'_> {
             self.head("POST", rest),
             body.len()
         );
-        let mut attempt = 0;
+        let mut attempt: u32 = 0;
         loop {
             add(&self.swarm.tally.requests);
             match self.post(request.as_bytes()).await {
@@ -218,7 +218,10 @@ impl Node<'_> {
                 Ok(status) if status < 500 && status != 429 => return status,
                 Ok(_) | Err(_) => {
                     add(&self.swarm.tally.retries);
-                    sleep(wait_before(attempt, u32::from_ne_bytes(chance()))).await;
+                    // The first time at once: a connection that was kept may have been closed meanwhile.
+                    if attempt > 0 {
+                        sleep(wait_before(attempt - 1, u32::from_ne_bytes(chance()))).await;
+                    }
                     attempt += 1;
                 }
             }
