@@ -19,13 +19,17 @@ pub(crate) enum ContextCommand {
     /// All contexts; their tokens are not shown
     List,
     /// Make a context the one that is used when none is named
-    Use { name: String },
+    Use {
+        /// The context, as `context list` names it
+        name: String,
+    },
     /// Keep --server, --ca-file, --project and a token under a name; what is not given stays as it is
     Set(SetArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
+    /// The context, which is made when there is none of that name
     name: String,
     /// Read the token from this file and keep it in the context file
     #[arg(long, value_name = "FILE", conflicts_with = "token_stdin")]

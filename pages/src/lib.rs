@@ -23,8 +23,9 @@ use clap_mangen::Man;
 
 /// Where `scripts/man` wants what the tests make; without it they throw it away.
 const DIRECTORY: &str = "MUSTER_PAGES_DIR";
-/// The time that pages are said to be of, in seconds: <https://reproducible-builds.org/specs/source-date-epoch/>.
-const EPOCH: &str = "SOURCE_DATE_EPOCH";
+/// The time that pages are said to be of, in seconds: `SOURCE_DATE_EPOCH` under another name, because cargo builds what reads that anew
+/// whenever it changes.
+const EPOCH: &str = "MUSTER_PAGES_EPOCH";
 
 const MANUAL: &str = "Muster";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
