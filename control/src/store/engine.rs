@@ -8,7 +8,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
+    AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
     sqlite::{
         SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
@@ -93,6 +93,9 @@ impl Database {
                 let write = SqlitePoolOptions::new()
                     .max_connections(1)
                     .acquire_timeout(TURN_MAX)
+                    // SQLite itself rolls back where the disk is full. The driver goes on counting that transaction, and
+                    // would begin no other.
+                    .before_acquire(|writer, _| Box::pin(async { Ok(!writer.is_in_transaction()) }))
                     // Only a database that is made now takes this: it can give freed pages back.
                     .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
                     .await?;
@@ -326,6 +329,8 @@ pub(super) fn passes(err: &sqlx::Error) -> Option<Passing> {
         "55P03" | "40001" | "40P01" | "5" => Some(Passing::NoTurn),
         // idle_in_transaction_session_timeout, and whatever ends or forbids a connection
         "25P03" | "57P01" | "57P02" | "57P03" => Some(Passing::Away),
+        // SQLITE_FULL: no room.
+        "13" => Some(Passing::Away),
         // Class 53: no room, no memory, no connection left. Class 08: the connection.
         code if code.starts_with("53") || code.starts_with("08") => Some(Passing::Away),
         _ => None,
