@@ -337,8 +337,23 @@ fn busy(answer: Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_too_long_for_the_database_is_told_to_come_back_and_nothing_is_half_done() {
-    let world = World::new().await;
+async fn whoever_waits_too_long_for_postgres_is_told_to_come_back_and_nothing_is_half_done() {
+    if !postgres::left_out() {
+        waits_too_long_on(Engine::Postgres).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_too_long_for_sqlite_is_told_to_come_back_and_nothing_is_half_done() {
+    waits_too_long_on(Engine::Sqlite).await;
+}
+
+async fn waits_too_long_on(engine: Engine) {
+    let world = World::made(Setup {
+        engine,
+        ..Setup::default()
+    })
+    .await;
     let node = BareNode::enroll(&world, "n=one").await;
     node.declare(&[]).await;
     let before = world.rows();
