@@ -157,10 +157,7 @@ pub(crate) async fn backup(
     let path = making.finish(&options.to)?;
     Ok(BackedUp {
         bytes: manifest.files.iter().map(|file| file.bytes).sum(),
-        dump_command: config
-            .database_url
-            .as_deref()
-            .map(|url| dump_command(url, &path)),
+        dump_command: config.database_url.as_deref().map(|url| dump_command(url, &path)),
         notes: notes(config, options),
         path,
         manifest,

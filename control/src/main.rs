@@ -306,7 +306,10 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         Command::Doctor {
-            at: Place { data_dir, database_url },
+            at: Place {
+                data_dir,
+                database_url,
+            },
             config,
             listen,
             server_url,
@@ -348,7 +351,10 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         Command::Restore {
-            at: Place { data_dir, database_url },
+            at: Place {
+                data_dir,
+                database_url,
+            },
             output,
             from,
         } => {

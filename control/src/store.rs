@@ -8,8 +8,8 @@ mod access;
 mod audit;
 mod backup;
 mod cancel;
-mod engine;
 mod doctor;
+mod engine;
 mod executions;
 mod hooks;
 mod idempotency;
@@ -40,8 +40,8 @@ use engine::{Pool, Transaction};
 use statement::query;
 
 pub(crate) use access::Presented;
-pub(crate) use engine::{BadDatabaseUrl, Database};
 pub(crate) use backup::known_schema;
+pub(crate) use engine::{BadDatabaseUrl, Database};
 pub(crate) use executions::{
     Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
 };

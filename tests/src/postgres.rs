@@ -187,7 +187,11 @@ impl PgDatabase {
     /// The same by another socket, which something listens on that hands everything on.
     #[must_use]
     pub fn url_by(&self, socket: &Path) -> String {
-        format!("postgres://postgres@localhost/{}?host={}", self.name, socket.display())
+        format!(
+            "postgres://postgres@localhost/{}?host={}",
+            self.name,
+            socket.display()
+        )
     }
 
     /// A connection of the story's own.

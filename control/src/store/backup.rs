@@ -30,10 +30,9 @@ impl Store {
 
     /// The schema that the database has.
     pub(crate) async fn schema_version(&self) -> Result<i64, StoreError> {
-        let version: Option<i64> =
-            query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success")
-                .fetch_one(&self.read)
-                .await?;
+        let version: Option<i64> = query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success")
+            .fetch_one(&self.read)
+            .await?;
         Ok(version.unwrap_or_default())
     }
 
@@ -48,10 +47,9 @@ impl Store {
             .fetch_all(&self.read)
             .await?;
         let mut damage: Vec<String> = said.into_iter().filter(|one| one != "ok").collect();
-        let dangling: Vec<String> =
-            query_scalar("SELECT DISTINCT \"table\" FROM pragma_foreign_key_check")
-                .fetch_all(&self.read)
-                .await?;
+        let dangling: Vec<String> = query_scalar("SELECT DISTINCT \"table\" FROM pragma_foreign_key_check")
+            .fetch_all(&self.read)
+            .await?;
         damage.extend(
             dangling
                 .into_iter()

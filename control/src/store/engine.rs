@@ -8,7 +8,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
+    AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
     sqlite::{
         SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
@@ -26,7 +26,7 @@ const IDLE_WRITE_MAX: &str = "20s";
 /// How long to wait for a connection to PostgreSQL.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
-const BEGIN_WRITE: &str = "BEGIN; SELECT pg_advisory_xact_lock(1299541875)";
+const TAKE_TURN: &str = "SELECT pg_advisory_xact_lock(1299541875)";
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Where the records are.
@@ -93,6 +93,12 @@ impl Database {
                 let write = SqlitePoolOptions::new()
                     .max_connections(1)
                     .acquire_timeout(TURN_MAX)
+                    // SQLite itself rolls back where the disk is full. The driver goes on counting that transaction, and
+                    // would begin no other.
+                    .before_acquire(|writer, _| {
+                        let sound = !writer.is_in_transaction();
+                        Box::pin(async move { Ok(sound) })
+                    })
                     // Only a database that is made now takes this: it can give freed pages back.
                     .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
                     .await?;
@@ -176,7 +182,13 @@ impl Pool {
     pub(super) async fn begin_write(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
             Self::Sqlite(pool) => Transaction::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
-            Self::Postgres(pool) => Transaction::Postgres(pool.begin_with(BEGIN_WRITE).await?),
+            Self::Postgres(pool) => {
+                let mut transaction = pool.begin().await?;
+                // Not in one statement with the BEGIN: where the lock is not given, the driver would not know of the
+                // transaction that failed, and the next writer would be given a connection in the middle of it.
+                sqlx::query(TAKE_TURN).execute(&mut *transaction).await?;
+                Transaction::Postgres(transaction)
+            }
         })
     }
 
@@ -326,6 +338,8 @@ pub(super) fn passes(err: &sqlx::Error) -> Option<Passing> {
         "55P03" | "40001" | "40P01" | "5" => Some(Passing::NoTurn),
         // idle_in_transaction_session_timeout, and whatever ends or forbids a connection
         "25P03" | "57P01" | "57P02" | "57P03" => Some(Passing::Away),
+        // SQLITE_FULL: no room.
+        "13" => Some(Passing::Away),
         // Class 53: no room, no memory, no connection left. Class 08: the connection.
         code if code.starts_with("53") || code.starts_with("08") => Some(Passing::Away),
         _ => None,
