@@ -42,6 +42,14 @@ pub(crate) enum ServerError {
 }
 
 pub(crate) fn tls(data: &DataDir, server_key: ServerKey) -> Result<TlsAcceptor, ServerError> {
+    let mut config = certified(data)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.ticketer = Arc::new(Tickets(server_key));
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// With the certificate and the key of the data directory, if they are one.
+pub(crate) fn certified(data: &DataDir) -> Result<rustls::ServerConfig, ServerError> {
     let bad = |path: &std::path::Path, why: String| ServerError::Certificate {
         path: path.display().to_string(),
         why,
@@ -51,13 +59,10 @@ pub(crate) fn tls(data: &DataDir, server_key: ServerKey) -> Result<TlsAcceptor, 
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|err| bad(&cert, err.to_string()))?;
     let private = PrivateKeyDer::from_pem_file(&key).map_err(|err| bad(&key, err.to_string()))?;
-    let mut config = rustls::ServerConfig::builder()
+    rustls::ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|err| bad(&cert, err.to_string()))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    config.ticketer = Arc::new(Tickets(server_key));
-    Ok(TlsAcceptor::from(Arc::new(config)))
+        .map_err(|err| bad(&cert, err.to_string()))
 }
 
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {

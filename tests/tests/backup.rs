@@ -31,7 +31,7 @@ async fn back_up(world: &World, name: &str) -> PathBuf {
 /// Stops control, moves its data directory away and makes it anew from a backup.
 async fn restore(world: &mut World, from: &Path) -> Said {
     let _ = world.stop().await;
-    fs::rename(world.data_dir(), world.dir().join("lost")).unwrap();
+    fs::rename(world.data_dir(), world.dir().join("lost")).expect("it is the story's own");
     let said = world
         .control_tool(&["restore", text(from), "-o", "json"])
         .await
@@ -41,12 +41,16 @@ async fn restore(world: &mut World, from: &Path) -> Said {
 }
 
 fn mode(path: &Path) -> u32 {
-    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    fs::metadata(path)
+        .expect("it is the story's own")
+        .permissions()
+        .mode()
+        & 0o7777
 }
 
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).unwrap().flatten() {
+    for entry in fs::read_dir(dir).expect("it is the story's own").flatten() {
         if entry.path().is_dir() {
             found.extend(files_below(&entry.path()));
         } else {
@@ -71,7 +75,7 @@ async fn unknown_to_control(node: &Node) -> Vec<String> {
     let listed = said["unknown_to_control"].as_array().expect("it is always there");
     let mut ids: Vec<_> = listed
         .iter()
-        .map(|one| one["execution_id"].as_str().unwrap().to_owned())
+        .map(|one| one["execution_id"].as_str().expect("it is a text").to_owned())
         .collect();
     ids.sort();
     ids

@@ -135,7 +135,7 @@ async fn a_sound_control_has_nothing_that_failed_and_each_break_is_named_with_a_
 
 async fn with_store(world: &World, dir: &Path, config: &str) -> Said {
     let file = dir.join("doctor.toml");
-    fs::write(&file, config).unwrap();
+    fs::write(&file, config).expect("it is the story's own");
     let words = ["--config", &*file.to_string_lossy(), "--listen", &listen(world)];
     doctor(world, &words).await
 }
@@ -193,7 +193,7 @@ async fn a_bucket_is_tried_out_and_left_as_it_was() {
 /// Every file below a folder.
 fn walk(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).unwrap().flatten() {
+    for entry in fs::read_dir(dir).expect("it is the story's own").flatten() {
         if entry.path().is_dir() {
             found.extend(walk(&entry.path()));
         } else {

@@ -140,7 +140,7 @@ pub(super) fn certificates(config: &Config, now: Timestamp) -> Vec<Finding> {
         data.server_cert().display(),
         data.server_tls_key().display()
     );
-    if let Err(err) = server::tls(data) {
+    if let Err(err) = server::certified(data) {
         return vec![Finding::fail(check, crate::error_chain(&err), remedy)];
     }
     let judge = match Judge::new(data) {
@@ -292,7 +292,7 @@ async fn asked(config: &Config) -> Result<(), String> {
     let ip = match config.listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
+        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
     };
     let at = SocketAddr::new(ip, config.listen.port());
     let http = reqwest::Client::builder()

@@ -122,10 +122,9 @@ impl Listener {
                 .payload()
                 .split_once(' ')
                 .filter(|(teller, _)| *teller != self.own.to_string());
-            match news.map(|(_, news)| news.parse()) {
-                Some(Ok(news)) => return Ok(news),
-                // Our own, or of a later release.
-                Some(Err(UnknownNews(_))) | None => {}
+            // What is left is our own, or of a later release.
+            if let Some(Ok(news)) = news.map(|(_, news)| news.parse()) {
+                return Ok(news);
             }
         }
     }
