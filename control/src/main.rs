@@ -163,6 +163,7 @@ enum Command {
 /// Where the keys and the records of this control are.
 #[derive(clap::Args)]
 struct Place {
+    /// Where control keeps its keys, its settings and, without another place for them, its records and outputs
     #[arg(
         long,
         env = "MUSTER_CONTROL_DATA_DIR",
