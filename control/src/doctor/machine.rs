@@ -140,7 +140,11 @@ pub(super) fn certificates(config: &Config, now: Timestamp) -> Vec<Finding> {
         data.server_cert().display(),
         data.server_tls_key().display()
     );
-    if let Err(err) = server::tls(data) {
+    let key = match data.server_key() {
+        Ok(key) => key,
+        Err(err) => return vec![Finding::fail(check, crate::error_chain(&err), remedy)],
+    };
+    if let Err(err) = server::tls(data, key) {
         return vec![Finding::fail(check, crate::error_chain(&err), remedy)];
     }
     let judge = match Judge::new(data) {
