@@ -114,7 +114,8 @@ enum Command {
     Doctor {
         #[command(flatten)]
         at: Place,
-        /// The configuration file [default: control.toml in the data directory]
+        /// The configuration file, over control.toml in the data directory [default: /etc/muster/control.toml for the default
+        /// data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
         /// The address and port that `serve` listens on
@@ -123,6 +124,7 @@ enum Command {
         /// The URL under which nodes and operators reach this control
         #[arg(long, env = "MUSTER_CONTROL_SERVER_URL")]
         server_url: Option<String>,
+        /// How to print what was found
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -130,12 +132,14 @@ enum Command {
     Backup {
         #[command(flatten)]
         at: Place,
-        /// The configuration file [default: control.toml in the data directory]
+        /// The configuration file, over control.toml in the data directory [default: /etc/muster/control.toml for the default
+        /// data directory]
         #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
         config: Option<PathBuf>,
         /// Leave out what the built-in output store holds
         #[arg(long)]
         without_outputs: bool,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
         /// The folder to make; it must not be there yet
@@ -145,6 +149,7 @@ enum Command {
     Restore {
         #[command(flatten)]
         at: Place,
+        /// How to print what was done
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
         /// The folder that `backup` made
