@@ -26,7 +26,7 @@ const OUTBOX_BATCH: u32 = 1000;
 const OUTBOX_POLL: Duration = Duration::from_secs(2);
 /// How long a row stays for the services that share the database. What one of them reads later than that, its redelivery
 /// finds by the state of things.
-const OUTBOX_KEPT: Duration = Duration::from_secs(20);
+const OUTBOX_KEPT: Duration = Duration::from_secs(6);
 /// An invocation that a connected node has not acknowledged for this long is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes redelivery looks up at a time.

@@ -124,7 +124,13 @@ impl Database {
             Self::Sqlite(path) => Pool::Sqlite(
                 SqlitePoolOptions::new()
                     .max_connections(1)
-                    .connect_with(sqlite(path).read_only(true))
+                    // As it is: a copy has no log beside it, and nothing may be changed to make one.
+                    .connect_with(
+                        SqliteConnectOptions::new()
+                            .filename(path)
+                            .read_only(true)
+                            .busy_timeout(TURN_MAX),
+                    )
                     .await?,
             ),
             Self::Postgres(options) => {

@@ -454,7 +454,7 @@ mod tests {
                 .unwrap();
         assert_eq!(
             (used, head.status, head.length, head.closes),
-            (62, 409, Length::Bytes(7), true)
+            (63, 409, Length::Bytes(7), true)
         );
         let raw = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(parse_head(raw).unwrap().unwrap().1.length, Length::Chunked);
