@@ -175,6 +175,12 @@ async fn a_backup_that_is_taken_while_control_serves_is_whole_and_private() {
         assert_eq!(mode(&world.data_dir().join(name)), expected, "{name}");
     }
     assert!(world.operator.output(ran.id, node.id).await == fs::read(node.dir.join("made")).unwrap());
+    // What was on its way when the copy was made, its node knows the end of.
+    until("the node has told what was open in the copy", async || {
+        let open = "action_execution_target WHERE status IN ('pending', 'ack', 'started')";
+        (world.database().count(open) == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
