@@ -256,7 +256,11 @@ async fn nodes_tell_a_restored_control_what_it_forgot_and_nothing_runs_twice() {
         .filter(|file| file.metadata().unwrap().len() == 40_000)
         .collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
-    let shown = node.tool(&["status"]).await.expect(0).stdout;
+    let shown = until("the node is connected again", async || {
+        let said = node.tool(&["status"]).await;
+        (said.code == 0).then_some(said.stdout)
+    })
+    .await;
     assert!(
         shown.contains("UNKNOWN TO CONTROL") && shown.contains(&running.id.to_string()),
         "{shown}"
