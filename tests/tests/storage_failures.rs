@@ -530,6 +530,8 @@ async fn control_on_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_once_the
         assert_eq!(world.operator.execution(*id).await.status, Status::Pending);
     }
 
+    // Its room is free once nobody has it open.
+    drop(file);
     std::fs::remove_file(filler).expect("the directory is the story's own");
     let sent = until("it goes on by itself", async || {
         let answer = world.operator.try_dispatch(&on_node("ping", node.id)).await;
