@@ -260,9 +260,9 @@ impl Store {
                 let baseline = row.digest_opt("baseline")?;
                 let manifest = match digest {
                     Some(_) => row
-                        .json_opt::<DeclaredHook>("manifest")?
+                        .json_text_opt::<DeclaredHook>("manifest")?
                         .and_then(|hook| hook.manifest),
-                    None => row.json_opt::<BuiltinAction>("manifest")?.map(of_builtin),
+                    None => row.json_text_opt::<BuiltinAction>("manifest")?.map(of_builtin),
                 };
                 Ok(ActionOnNode {
                     node_id: row.id("node_id")?,

@@ -204,6 +204,16 @@ impl<'r> Reader<'r> {
         Ok(self.get::<Option<Stored<T>>>(column)?.map(|stored| stored.0))
     }
 
+    /// JSON that is kept as a text, byte for byte.
+    pub(super) fn json_text_opt<T: serde::de::DeserializeOwned>(
+        &self,
+        column: &'static str,
+    ) -> Result<Option<T>, CorruptRow> {
+        self.get::<Option<&str>>(column)?
+            .map(|text| serde_json::from_str(text).map_err(|err| self.corrupt(column, err)))
+            .transpose()
+    }
+
     pub(super) fn number<T: TryFrom<i64>>(&self, column: &'static str) -> Result<T, CorruptRow> {
         let stored: i64 = self.get(column)?;
         T::try_from(stored).map_err(|_| self.corrupt(column, format!("{stored} is out of range")))
