@@ -81,6 +81,8 @@ pub(crate) enum Passing {
     NoTurn,
     /// It could not be reached, or went away: what was under way is done or not.
     Away,
+    /// Its disk is full.
+    NoRoom,
 }
 
 impl StoreError {

@@ -525,6 +525,11 @@ async fn control_on_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_once_the
         "{:?}",
         refused.headers
     );
+    assert!(
+        refused.text().contains("disk of the database is full"),
+        "{}",
+        refused.text()
+    );
     // All that was admitted is there, and can be read.
     for id in &admitted {
         assert_eq!(world.operator.execution(*id).await.status, Status::Pending);

@@ -369,6 +369,9 @@ impl ApiError {
     fn not_now(why: Passing) -> Self {
         let why = match why {
             Passing::NoTurn => "too much is waiting to be stored; try again",
+            Passing::NoRoom => {
+                "the disk of the database is full: nothing was stored; make room there, and try again"
+            }
             Passing::Away => {
                 "the database is not there, or went away before it answered; try again, with the same Idempotency-Key"
             }

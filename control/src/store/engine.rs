@@ -344,9 +344,9 @@ pub(super) fn passes(err: &sqlx::Error) -> Option<Passing> {
         "55P03" | "40001" | "40P01" | "5" => Some(Passing::NoTurn),
         // idle_in_transaction_session_timeout, and whatever ends or forbids a connection
         "25P03" | "57P01" | "57P02" | "57P03" => Some(Passing::Away),
-        // SQLITE_FULL: no room.
-        "13" => Some(Passing::Away),
-        // Class 53: no room, no memory, no connection left. Class 08: the connection.
+        // SQLITE_FULL; disk_full
+        "13" | "53100" => Some(Passing::NoRoom),
+        // Class 53: no memory, no connection left. Class 08: the connection.
         code if code.starts_with("53") || code.starts_with("08") => Some(Passing::Away),
         _ => None,
     }

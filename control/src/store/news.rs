@@ -1,7 +1,7 @@
 //! What a commit is news of, for the other services that share the database. It travels with the commit and not without
 //! it. Where nobody shares, it is told to nobody. A notification is a hint: whoever misses one looks by the clock.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, io, str::FromStr};
 
 use muster_shared::ids::{ExecutionId, NodeId};
 use sqlx::postgres::PgListener;
@@ -116,7 +116,9 @@ impl Listener {
         loop {
             // `None` is a connection that was made anew, without what was told in between.
             let Some(told) = self.listener.try_recv().await? else {
-                return Err(StoreError::Sql(sqlx::Error::PoolClosed));
+                return Err(StoreError::Sql(
+                    io::Error::from(io::ErrorKind::ConnectionReset).into(),
+                ));
             };
             let news = told
                 .payload()
