@@ -44,6 +44,7 @@ mod signing;
 mod store;
 mod streams;
 mod tickets;
+mod together;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 

@@ -5,6 +5,7 @@
 //! durable when it returns: that is what makes a 2xx a promise.
 
 mod access;
+mod ask;
 mod audit;
 mod backup;
 mod cancel;
@@ -32,10 +33,12 @@ mod tenancy;
 #[cfg(test)]
 mod testing;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
+use muster_shared::ids::{Digest, ExecutionId, NodeId};
 use uuid::Uuid;
 
+use ask::Questions;
 use engine::{Pool, Transaction};
 use statement::query;
 
@@ -58,6 +61,8 @@ pub(crate) use rows::CorruptRow;
 pub(crate) use signing::SigningKey;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
+use crate::nsk::KeyOwner;
+
 /// How many rows one statement inserts: below SQLite's limit on bound values, and large enough that the
 /// statement's own cost no longer shows.
 const ROWS_PER_INSERT: usize = 1000;
@@ -72,6 +77,9 @@ pub(crate) enum StoreError {
     Moved,
     #[error(transparent)]
     Corrupt(#[from] CorruptRow),
+    /// Of a question that was asked with others.
+    #[error(transparent)]
+    Together(Arc<Self>),
 }
 
 /// Why a database did not do its work, where asking again may help.
@@ -90,6 +98,7 @@ impl StoreError {
     pub(crate) fn passes(&self) -> Option<Passing> {
         match self {
             Self::Sql(err) => engine::passes(err),
+            Self::Together(err) => err.passes(),
             Self::Migrate(_) | Self::Moved | Self::Corrupt(_) => None,
         }
     }
@@ -102,6 +111,8 @@ pub(crate) struct Store {
     shared: bool,
     /// By which news of this service is known from that of others.
     teller: Uuid,
+    key_owners: Questions<Digest, KeyOwner>,
+    targets: Questions<(ExecutionId, NodeId), TargetState>,
 }
 
 /// A write transaction. Dropped without [`Tx::commit`], it changed nothing.
@@ -132,6 +143,8 @@ impl Store {
             read,
             shared: database.is_shared(),
             teller: Uuid::now_v7(),
+            key_owners: Questions::default(),
+            targets: Questions::default(),
         }
     }
 

@@ -1,18 +1,12 @@
 //! Reports that arrive together are written together: one transaction, one commit, and each is answered after it.
-//!
-//! Nobody waits for company. Whoever finds no group under way begins one; those who come while it is written are the next.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use muster_shared::{
     ids::{DomainId, ExecutionId, NodeId},
     time::Timestamp,
     wire::OutputRef,
 };
-use tokio::sync::oneshot;
 
 use super::{
     CallbackError,
@@ -23,13 +17,14 @@ use crate::{
     control::{Control, Shared},
     outputs::Believed,
     store::{Advance, Passing, StoreError, TargetState, Tx},
+    together::{Fits, Together},
 };
 
 /// How many reports are written together at most.
 const GROUP_MAX: usize = 512;
 
 /// A report, ready to be written.
-pub(super) struct Work {
+pub(crate) struct Work {
     pub(super) subject: String,
     pub(super) domain: DomainId,
     pub(super) report: Report,
@@ -38,99 +33,33 @@ pub(super) struct Work {
     pub(super) offered: Option<u64>,
 }
 
-struct Waiting {
-    work: Work,
-    answer: oneshot::Sender<Result<(), CallbackError>>,
-}
-
 /// The reports that wait to be written.
+pub(crate) type Callbacks = Together<Work, Result<(), CallbackError>>;
+
+/// One report of a target at a time: the second is judged by what the first made of it.
 #[derive(Default)]
-pub(crate) struct Callbacks(Mutex<Queue>);
+struct Group(HashSet<(ExecutionId, NodeId)>);
 
-#[derive(Default)]
-struct Queue {
-    waiting: Vec<Waiting>,
-    /// Whether somebody writes, and looks here again afterwards.
-    led: bool,
-}
-
-impl Callbacks {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// True for the one who has to write.
-    fn push(&self, waiting: Waiting) -> bool {
-        let mut queue = self.lock();
-        queue.waiting.push(waiting);
-        !std::mem::replace(&mut queue.led, true)
-    }
-
-    /// The next group, in the order of arrival. One report of a target at a time: the second is judged by what the first
-    /// made of it. None is left when this answers with none, and nobody leads.
-    fn next(&self) -> Vec<Waiting> {
-        let mut queue = self.lock();
-        let mut targets = HashSet::new();
-        let (mut group, mut later) = (Vec::new(), Vec::new());
-        for waiting in std::mem::take(&mut queue.waiting) {
-            let target = (waiting.work.report.execution, waiting.work.report.node);
-            if group.len() < GROUP_MAX && targets.insert(target) {
-                group.push(waiting);
-            } else {
-                later.push(waiting);
-            }
-        }
-        queue.waiting = later;
-        queue.led = !group.is_empty();
-        group
+impl Fits<Work> for Group {
+    fn fits(&mut self, work: &Work) -> bool {
+        self.0.len() < GROUP_MAX && self.0.insert((work.report.execution, work.report.node))
     }
 }
 
 /// Writes a report, with those that wait too. What is answered without error is durable.
 pub(super) async fn write(control: &Shared, work: Work) -> Result<(), CallbackError> {
-    let (answer, answered) = oneshot::channel();
-    if control.callbacks.push(Waiting { work, answer }) {
-        // On its own: a caller that goes away must not take the others with it.
-        tokio::spawn(lead(Shared::clone(control)));
-    }
-    answered
-        .await
-        .unwrap_or(Err(CallbackError::NotNow(Passing::Away)))
-}
-
-async fn lead(control: Shared) {
-    let leading = Leading(&control);
-    loop {
-        let group = leading.0.callbacks.next();
-        if group.is_empty() {
-            std::mem::forget(leading);
-            return;
-        }
-        write_group(&control, group).await;
-    }
-}
-
-/// Should it not come to its end, the next report begins anew.
-struct Leading<'a>(&'a Control);
-
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        self.0.callbacks.lock().led = false;
-    }
-}
-
-async fn write_group(control: &Control, group: Vec<Waiting>) {
-    let (works, answers): (Vec<Work>, Vec<_>) = group
-        .into_iter()
-        .map(|waiting| (waiting.work, waiting.answer))
-        .unzip();
-    let written = match try_write(control, &works).await {
-        Ok(written) => written,
-        Err(err) => one_by_one(control, &works, err).await,
+    let serve = || {
+        let control = Shared::clone(control);
+        move |works| write_group(Shared::clone(&control), works)
     };
-    for (answer, written) in answers.into_iter().zip(written) {
-        // Whoever asked may have gone: the node asks again.
-        let _ = answer.send(written);
+    let written = control.callbacks.done::<Group, _, _>(work, serve).await;
+    written.unwrap_or(Err(CallbackError::NotNow(Passing::Away)))
+}
+
+async fn write_group(control: Shared, works: Vec<Work>) -> Vec<Result<(), CallbackError>> {
+    match try_write(&control, &works).await {
+        Ok(written) => written,
+        Err(err) => one_by_one(&control, &works, err).await,
     }
 }
 

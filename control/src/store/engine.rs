@@ -1,6 +1,6 @@
 //! The two databases, and all that differs between them: how to connect, how to begin, and how values travel.
 //!
-//! A statement is written once, with `$1` for its values, and runs on either. Writers go one after another on both: what
+//! A statement is written once, and runs on either. Writers go one after another on both: what
 //! is read inside a write stays true until its commit. SQLite has one connection for that; the replicas on PostgreSQL have
 //! an advisory lock, held by the transaction. The audit chain of a domain would put them in line all the same.
 
@@ -271,22 +271,21 @@ impl<'c> From<&'c mut Transaction> for On<'c> {
 macro_rules! run {
     ($statement:expr, $on:expr, $query:ident, $executor:ident => $sqlite:expr, $postgres:expr) => {{
         let Statement { sql, values } = $statement;
-        let sql = AssertSqlSafe(sql);
         match $on.into() {
             On::SqlitePool($executor) => {
-                let $query = sqlx::__query_with_result(sql, values.for_sqlite());
+                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_sqlite()), values.for_sqlite());
                 $sqlite
             }
             On::Sqlite($executor) => {
-                let $query = sqlx::__query_with_result(sql, values.for_sqlite());
+                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_sqlite()), values.for_sqlite());
                 $sqlite
             }
             On::PostgresPool($executor) => {
-                let $query = sqlx::__query_with_result(sql, values.for_postgres());
+                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_postgres()), values.for_postgres());
                 $postgres
             }
             On::Postgres($executor) => {
-                let $query = sqlx::__query_with_result(sql, values.for_postgres());
+                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_postgres()), values.for_postgres());
                 $postgres
             }
         }

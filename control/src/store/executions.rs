@@ -13,10 +13,11 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, News, ROWS_PER_INSERT, Store, StoreError, Tx,
+    CorruptRow, News, Pool, ROWS_PER_INSERT, Store, StoreError, Tx,
+    ask::{Found, ask},
     engine::Transaction,
     rows::{Reader, Row, nodes_of, to_json},
-    statement::{QueryBuilder, in_powers, query, query_scalar},
+    statement::{QueryBuilder, Statement, in_powers, query, query_scalar},
 };
 use crate::rollout::Deadlines;
 
@@ -287,24 +288,8 @@ impl Tx {
     ) -> Result<HashMap<(ExecutionId, NodeId), TargetState>, StoreError> {
         let mut targets = HashMap::new();
         for asked in in_powers(asked) {
-            let mut query = QueryBuilder::new("WITH asked (execution_id, node_id) AS (");
-            query.push_values(asked, |row, (execution, node)| {
-                row.push_bind(execution.uuid()).push_bind(node.uuid());
-            });
-            query
-                .push(") SELECT ")
-                .push(TARGET_STATE_COLUMNS)
-                // In this order: what is asked for is little, and the targets are many.
-                .push(
-                    " FROM asked CROSS JOIN action_execution_target t
-                     CROSS JOIN action_execution e CROSS JOIN domain
-                     WHERE t.execution_id = asked.execution_id AND t.node_id = asked.node_id
-                       AND e.id = t.execution_id AND domain.id = e.domain_id",
-                );
-            for row in query.build().fetch_all(&mut self.0).await? {
-                let named = Reader::new(&row, "action_execution_target", "execution_id");
-                let target = (named.id("execution_id")?, named.id("node_id")?);
-                targets.insert(target, target_state(&row)?);
+            for row in states_of(asked).fetch_all(&mut self.0).await? {
+                targets.insert(target_of(&row)?, target_state(&row)?);
             }
         }
         Ok(targets)
@@ -621,11 +606,44 @@ const TARGET_STATE_COLUMNS: &str =
     "t.execution_id, t.node_id, t.status, t.released_at, t.callback_token_hash, t.output_ref, t.output_error,
      CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required";
 
-const TARGET_STATE: &str = " FROM action_execution_target t
-     JOIN action_execution e ON e.id = t.execution_id JOIN domain ON domain.id = e.domain_id
-     WHERE t.execution_id = $1 AND t.node_id = $2";
+/// Asks for the states of these targets.
+fn states_of(asked: &[(ExecutionId, NodeId)]) -> Statement {
+    let mut query = QueryBuilder::new("WITH asked (execution_id, node_id) AS (");
+    query.push_values(asked, |row, (execution, node)| {
+        row.push_bind(execution.uuid()).push_bind(node.uuid());
+    });
+    query
+        .push(") SELECT ")
+        .push(TARGET_STATE_COLUMNS)
+        // In this order: what is asked for is little, and the targets are many.
+        .push(
+            " FROM asked CROSS JOIN action_execution_target t
+             CROSS JOIN action_execution e CROSS JOIN domain
+             WHERE t.execution_id = asked.execution_id AND t.node_id = asked.node_id
+               AND e.id = t.execution_id AND domain.id = e.domain_id",
+        )
+        .build()
+}
 
-fn target_state(row: &Row) -> Result<TargetState, StoreError> {
+async fn target_states(
+    pool: Pool,
+    asked: Vec<(ExecutionId, NodeId)>,
+) -> Result<Found<(ExecutionId, NodeId), TargetState>, StoreError> {
+    let mut states = Found::new();
+    for asked in in_powers(&asked) {
+        for row in states_of(asked).fetch_all(&pool).await? {
+            states.insert(target_of(&row)?, target_state(&row));
+        }
+    }
+    Ok(states)
+}
+
+fn target_of(row: &Row) -> Result<(ExecutionId, NodeId), CorruptRow> {
+    let row = Reader::new(row, "action_execution_target", "execution_id");
+    Ok((row.id("execution_id")?, row.id("node_id")?))
+}
+
+fn target_state(row: &Row) -> Result<TargetState, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     Ok(TargetState {
         status: row.parsed("status")?,
@@ -669,12 +687,7 @@ impl Store {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<TargetState>, StoreError> {
-        let row = query(&format!("SELECT {TARGET_STATE_COLUMNS}{TARGET_STATE}"))
-            .bind(execution.uuid())
-            .bind(node.uuid())
-            .fetch_optional(&self.read)
-            .await?;
-        row.map(|row| target_state(&row)).transpose()
+        ask(&self.targets, (execution, node), &self.read, target_states).await
     }
 
     /// The output of an invocation; `None` when it has none, or does not exist.

@@ -5,7 +5,12 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::{Store, StoreError, Tx, rows::Reader, statement::query};
+use super::{
+    CorruptRow, Pool, Store, StoreError, Tx,
+    ask::{Found, ask},
+    rows::Reader,
+    statement::{QueryBuilder, in_powers, query},
+};
 use crate::{
     instances::Known,
     nsk::{KeyOwner, Standing},
@@ -14,47 +19,63 @@ use crate::{
 impl Store {
     /// The node of which a key with this hash is known.
     pub(crate) async fn owner_of_nsk(&self, hash: Digest) -> Result<Option<KeyOwner>, StoreError> {
-        let row = query(
-            "SELECT id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash, nsk_previous_until,
-                    nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at, hostname,
-                    machine_id, signing_serial, replica_id
-             FROM node WHERE nsk_hash = $1 OR nsk_next_hash = $1 OR nsk_previous_hash = $1",
-        )
-        .bind(&hash.as_bytes()[..])
-        .fetch_optional(&self.read)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = Reader::new(&row, "node", "id");
-        let standing = if row.digest("nsk_hash")? == hash {
-            Standing::Current
-        } else if row.digest_opt("nsk_next_hash")? == Some(hash) {
-            Standing::Next
-        } else {
-            Standing::Previous(row.at("nsk_previous_until")?)
-        };
-        let since = match row.at_opt("nsk_since")? {
-            Some(since) => since,
-            None => row.at("created_at")?,
-        };
-        Ok(Some(KeyOwner {
-            node: row.id("id")?,
-            domain: row.id("domain_id")?,
-            decommissioned: row.at_opt("decommissioned_at")?.is_some(),
-            standing,
-            since,
-            asked_at: row.at_opt("nsk_asked_at")?,
-            instances: Known {
-                current: row.get("instance")?,
-                before: row.get("instance_before")?,
-                copy: row.get("instance_copy")?,
-            },
-            last_seen_at: row.at_opt("last_seen_at")?,
-            hostname: row.get("hostname")?,
-            machine_id: row.get("machine_id")?,
-            replica: row.get("replica_id")?,
-            signing_serial: row.number("signing_serial")?,
-        }))
+        ask(&self.key_owners, hash, &self.read, key_owners).await
     }
+}
+
+async fn key_owners(pool: Pool, asked: Vec<Digest>) -> Result<Found<Digest, KeyOwner>, StoreError> {
+    let mut owners = Found::new();
+    for asked in in_powers(&asked) {
+        let mut query = QueryBuilder::new("WITH asked (hash) AS (");
+        query.push_values(asked, |row, hash| {
+            row.push_bind(hash.as_bytes().to_vec());
+        });
+        query.push(
+            ") SELECT asked.hash AS shown, id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash,
+                 nsk_previous_until, nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at,
+                 hostname, machine_id, signing_serial, replica_id
+             FROM asked CROSS JOIN node
+             WHERE nsk_hash = asked.hash OR nsk_next_hash = asked.hash OR nsk_previous_hash = asked.hash",
+        );
+        for row in query.build().fetch_all(&pool).await? {
+            let row = Reader::new(&row, "node", "id");
+            let shown = row.digest("shown")?;
+            owners.insert(shown, key_owner(&row, shown));
+        }
+    }
+    Ok(owners)
+}
+
+fn key_owner(row: &Reader<'_>, shown: Digest) -> Result<KeyOwner, CorruptRow> {
+    let standing = if row.digest("nsk_hash")? == shown {
+        Standing::Current
+    } else if row.digest_opt("nsk_next_hash")? == Some(shown) {
+        Standing::Next
+    } else {
+        Standing::Previous(row.at("nsk_previous_until")?)
+    };
+    let since = match row.at_opt("nsk_since")? {
+        Some(since) => since,
+        None => row.at("created_at")?,
+    };
+    Ok(KeyOwner {
+        node: row.id("id")?,
+        domain: row.id("domain_id")?,
+        decommissioned: row.at_opt("decommissioned_at")?.is_some(),
+        standing,
+        since,
+        asked_at: row.at_opt("nsk_asked_at")?,
+        instances: Known {
+            current: row.get("instance")?,
+            before: row.get("instance_before")?,
+            copy: row.get("instance_copy")?,
+        },
+        last_seen_at: row.at_opt("last_seen_at")?,
+        hostname: row.get("hostname")?,
+        machine_id: row.get("machine_id")?,
+        replica: row.get("replica_id")?,
+        signing_serial: row.number("signing_serial")?,
+    })
 }
 
 impl Tx {

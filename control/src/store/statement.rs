@@ -1,4 +1,4 @@
-//! Statements as they are written, for either database: text with `$1` and so on, and the values for it.
+//! Statements as they are written, for either database: a text with places in it, and the values for them.
 
 use std::fmt::{Display, Write as _};
 
@@ -145,17 +145,47 @@ pub(super) fn in_powers<T>(mut items: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
+/// How a text names its values.
+#[derive(Clone, Debug)]
+pub(super) enum Text {
+    /// As `$1` and so on, each as often as it is needed.
+    Numbered(String),
+    /// As `?`, each once and in order. SQLite looks a name up among all others: of thousands of values, each must have none.
+    InOrder(String),
+}
+
+impl Text {
+    pub(super) fn for_sqlite(self) -> String {
+        match self {
+            Self::Numbered(sql) | Self::InOrder(sql) => sql,
+        }
+    }
+
+    pub(super) fn for_postgres(self) -> String {
+        let sql = match self {
+            Self::Numbered(sql) => return sql,
+            Self::InOrder(sql) => sql,
+        };
+        let mut pieces = sql.split('?');
+        let mut numbered = pieces.next().unwrap_or_default().to_owned();
+        for (piece, place) in pieces.zip(1..) {
+            write!(numbered, "${place}{piece}").expect("a string takes all that is written");
+        }
+        numbered
+    }
+}
+
 /// A whole statement, ready to run.
 #[derive(Clone, Debug)]
 pub(super) struct Statement {
-    pub(super) sql: String,
+    pub(super) sql: Text,
     pub(super) values: Values,
 }
 
 /// A statement whose text is the same every time.
 pub(super) fn query(sql: &str) -> Statement {
     Statement {
-        sql: sql.to_owned(),
+        sql: Text::Numbered(sql.to_owned()),
         values: Values::default(),
     }
 }
@@ -194,7 +224,7 @@ impl Scalar {
     }
 }
 
-/// A statement that is put together.
+/// A statement that is put together. What is pushed has no `?` of its own.
 pub(super) struct QueryBuilder {
     sql: String,
     values: Vec<Value>,
@@ -215,11 +245,11 @@ impl QueryBuilder {
 
     pub(super) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
         self.values.push(value.into());
-        let place = self.values.len();
-        self.push(format_args!("${place}"))
+        self.sql.push('?');
+        self
     }
 
-    /// `($1, $2), ($3, $4)`, a row for each item; nothing for none.
+    /// `(?, ?), (?, ?)`, a row for each item; nothing for none.
     pub(super) fn push_values<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -247,7 +277,7 @@ impl QueryBuilder {
     /// Takes what was put together.
     pub(super) fn build(&mut self) -> Statement {
         Statement {
-            sql: std::mem::take(&mut self.sql),
+            sql: Text::InOrder(std::mem::take(&mut self.sql)),
             values: Values(std::mem::take(&mut self.values)),
         }
     }
@@ -299,7 +329,11 @@ mod tests {
         list.push_bind(true).push_bind(None::<i64>);
         let built = query.push(")").build();
         assert_eq!(
-            built.sql,
+            built.sql.clone().for_sqlite(),
+            "INSERT INTO t VALUES (?, ?), (?, ?) WHERE x IN (?, ?)"
+        );
+        assert_eq!(
+            built.sql.for_postgres(),
             "INSERT INTO t VALUES ($1, $2), ($3, $4) WHERE x IN ($5, $6)"
         );
         assert!(
