@@ -28,6 +28,7 @@ mod rows;
 #[cfg(test)]
 mod schema_tests;
 mod signing;
+mod sqlite;
 mod statement;
 mod tenancy;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub(crate) use outbox::Owed;
 pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
 pub(crate) use signing::SigningKey;
+pub(crate) use sqlite::apart;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
 use crate::nsk::KeyOwner;

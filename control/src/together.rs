@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::store::apart;
+
 struct Waiting<W, A> {
     work: W,
     answer: oneshot::Sender<A>,
@@ -57,7 +59,7 @@ impl<W: Send + 'static, A: Send + 'static> Together<W, A> {
         let (answer, answered) = oneshot::channel();
         if self.push(Waiting { work, answer }) {
             // On its own: a caller that goes away must not take the others with it.
-            tokio::spawn(self.clone().lead::<G, S, F>(serve()));
+            drop(apart(self.clone().lead::<G, S, F>(serve())));
         }
         answered.await.ok()
     }
@@ -117,6 +119,8 @@ impl<W, A> Drop for Leading<'_, W, A> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     /// Two at most, and no two of the same tens.
@@ -133,30 +137,53 @@ mod tests {
         }
     }
 
-    type Numbers = Together<u32, (u32, usize)>;
+    /// A queue whose groups say that they have begun, and go on when they are let.
+    #[derive(Clone)]
+    struct Gated {
+        queue: Together<u32, (u32, usize)>,
+        begun: Arc<Semaphore>,
+        gate: Arc<Semaphore>,
+    }
 
-    /// Answers each with itself and the size of its group, once it is let through.
-    async fn ask(numbers: Numbers, work: u32, gate: Arc<tokio::sync::Semaphore>) -> Option<(u32, usize)> {
-        let serve = move |works: Vec<u32>| {
-            let gate = Arc::clone(&gate);
-            async move {
-                gate.acquire().await.unwrap().forget();
-                let size = works.len();
-                works.into_iter().map(|work| (work, size)).collect()
+    impl Gated {
+        fn new() -> Self {
+            Self {
+                queue: Together::default(),
+                begun: Arc::new(Semaphore::new(0)),
+                gate: Arc::new(Semaphore::new(0)),
             }
-        };
-        numbers.done::<OfDifferentTens, _, _>(work, || serve).await
+        }
+
+        /// Answered with itself and the size of its group.
+        async fn ask(self, work: u32) -> Option<(u32, usize)> {
+            let (begun, gate) = (Arc::clone(&self.begun), Arc::clone(&self.gate));
+            let serve = move |works: Vec<u32>| {
+                begun.add_permits(1);
+                let gate = Arc::clone(&gate);
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    let size = works.len();
+                    works.into_iter().map(|work| (work, size)).collect()
+                }
+            };
+            self.queue.done::<OfDifferentTens, _, _>(work, || serve).await
+        }
+
+        async fn one_has_begun(&self) {
+            self.begun.acquire().await.unwrap().forget();
+        }
     }
 
     #[tokio::test]
     async fn those_who_come_while_a_group_is_done_are_the_next_as_far_as_they_fit() {
-        let (numbers, gate) = (Numbers::default(), Arc::new(tokio::sync::Semaphore::new(0)));
-        let mut asked = Vec::new();
-        for work in [1, 2, 3, 12, 22, 4] {
-            asked.push(tokio::spawn(ask(numbers.clone(), work, Arc::clone(&gate))));
+        let gated = Gated::new();
+        let mut asked = vec![tokio::spawn(gated.clone().ask(1))];
+        gated.one_has_begun().await;
+        for work in [2, 3, 12, 22, 4] {
+            asked.push(tokio::spawn(gated.clone().ask(work)));
             tokio::task::yield_now().await;
         }
-        gate.add_permits(100);
+        gated.gate.add_permits(100);
         let mut answers = Vec::new();
         for one in asked {
             answers.push(one.await.unwrap().unwrap());
@@ -166,13 +193,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_that_goes_away_takes_nobody_with_it() {
-        let (numbers, gate) = (Numbers::default(), Arc::new(tokio::sync::Semaphore::new(0)));
-        let gone = tokio::spawn(ask(numbers.clone(), 1, Arc::clone(&gate)));
-        tokio::task::yield_now().await;
-        let stays = tokio::spawn(ask(numbers.clone(), 2, Arc::clone(&gate)));
+        let gated = Gated::new();
+        let gone = tokio::spawn(gated.clone().ask(1));
+        gated.one_has_begun().await;
+        let stays = tokio::spawn(gated.clone().ask(2));
         tokio::task::yield_now().await;
         gone.abort();
-        gate.add_permits(100);
+        gated.gate.add_permits(100);
         assert_eq!(stays.await.unwrap(), Some((2, 1)));
     }
 

@@ -4,18 +4,25 @@
 //! is read inside a write stays true until its commit. SQLite has one connection for that; the replicas on PostgreSQL have
 //! an advisory lock, held by the transaction. The audit chain of a domain would put them in line all the same.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
-
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
-use sqlx::{
-    AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
-    sqlite::{
-        SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
-    },
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
 };
 
-use super::{Passing, StoreError, rows::Row, statement::Statement};
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+};
+
+use super::{
+    Passing, StoreError,
+    rows::Row,
+    sqlite::{Connections, Taken},
+    statement::Statement,
+};
 
 /// How many connections read at the same time.
 pub(super) const READERS: u32 = 4;
@@ -27,6 +34,8 @@ const IDLE_WRITE_MAX: &str = "20s";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
 const TAKE_TURN: &str = "SELECT pg_advisory_xact_lock(1299541875)";
+/// Where each statement is told of, for tests and for whoever looks for what a request costs.
+pub(super) const STATEMENTS: &str = "muster_control::statement";
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Where the records are.
@@ -89,25 +98,9 @@ impl Database {
     pub(super) async fn open(&self) -> Result<(Pool, Pool), StoreError> {
         match self {
             Self::Sqlite(path) => {
-                let options = sqlite(path).create_if_missing(true);
-                let write = SqlitePoolOptions::new()
-                    .max_connections(1)
-                    .acquire_timeout(TURN_MAX)
-                    // SQLite itself rolls back where the disk is full. The driver goes on counting that transaction, and
-                    // would begin no other.
-                    .before_acquire(|writer, _| {
-                        let sound = !writer.is_in_transaction();
-                        Box::pin(async move { Ok(sound) })
-                    })
-                    // Only a database that is made now takes this: it can give freed pages back.
-                    .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
-                    .await?;
-                sqlx::migrate!("./migrations/sqlite").run(&write).await?;
-                let read = SqlitePoolOptions::new()
-                    .max_connections(READERS)
-                    .connect_with(options.read_only(true))
-                    .await?;
-                Ok((Pool::Sqlite(write), Pool::Sqlite(read)))
+                migrate(path).await?;
+                let to = |writes, count| Pool::Sqlite(Connections::to(path, writes, count, TURN_MAX));
+                Ok((to(true, 1), to(false, READERS)))
             }
             Self::Postgres(options) => {
                 let (write, read) = (postgres(options, 1).await?, postgres(options, READERS).await?);
@@ -121,18 +114,7 @@ impl Database {
     /// One connection that changes nothing.
     pub(super) async fn open_to_read(&self) -> Result<Pool, StoreError> {
         Ok(match self {
-            Self::Sqlite(path) => Pool::Sqlite(
-                SqlitePoolOptions::new()
-                    .max_connections(1)
-                    // As it is: a copy has no log beside it, and nothing may be changed to make one.
-                    .connect_with(
-                        SqliteConnectOptions::new()
-                            .filename(path)
-                            .read_only(true)
-                            .busy_timeout(TURN_MAX),
-                    )
-                    .await?,
-            ),
+            Self::Sqlite(path) => Pool::Sqlite(Connections::to(path, false, 1, TURN_MAX)),
             Self::Postgres(options) => {
                 let options = (**options)
                     .clone()
@@ -143,14 +125,21 @@ impl Database {
     }
 }
 
-/// A commit is durable when it returns (WAL with `synchronous = FULL`): that is what makes a 2xx a promise.
-fn sqlite(path: &PathBuf) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
+/// Makes the database if there is none, and brings its schema up to date.
+async fn migrate(path: &Path) -> Result<(), StoreError> {
+    let mut connection = SqliteConnectOptions::new()
         .filename(path)
+        .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(TURN_MAX)
+        // Only a database that is made now takes this: it can give freed pages back.
+        .auto_vacuum(SqliteAutoVacuum::Incremental)
+        .connect()
+        .await?;
+    sqlx::migrate!("./migrations/sqlite").run(&mut connection).await?;
+    Ok(connection.close().await?)
 }
 
 async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool, sqlx::Error> {
@@ -173,13 +162,13 @@ async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool
 
 #[derive(Clone)]
 pub(super) enum Pool {
-    Sqlite(SqlitePool),
+    Sqlite(Connections),
     Postgres(PgPool),
 }
 
 /// An open transaction. Dropped, it changed nothing.
 pub(super) enum Transaction {
-    Sqlite(sqlx::Transaction<'static, Sqlite>),
+    Sqlite(Taken),
     Postgres(sqlx::Transaction<'static, Postgres>),
 }
 
@@ -187,7 +176,7 @@ impl Pool {
     /// Takes the lock of writers now.
     pub(super) async fn begin_write(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite(pool) => Transaction::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
+            Self::Sqlite(pool) => Transaction::Sqlite(begin(pool, "BEGIN IMMEDIATE").await?),
             Self::Postgres(pool) => {
                 let mut transaction = pool.begin().await?;
                 // Not in one statement with the BEGIN: where the lock is not given, the driver would not know of the
@@ -201,7 +190,7 @@ impl Pool {
     /// What is read inside comes from one moment.
     pub(super) async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite(pool) => Transaction::Sqlite(pool.begin().await?),
+            Self::Sqlite(pool) => Transaction::Sqlite(begin(pool, "BEGIN").await?),
             Self::Postgres(pool) => Transaction::Postgres(pool.begin_with(BEGIN_SNAPSHOT).await?),
         })
     }
@@ -225,6 +214,12 @@ impl Pool {
     }
 }
 
+async fn begin(pool: &Connections, sql: &str) -> Result<Taken, sqlx::Error> {
+    let mut taken = pool.take().await?;
+    taken.batch(sql).await?;
+    Ok(taken)
+}
+
 impl Transaction {
     pub(super) const fn is_shared(&self) -> bool {
         match self {
@@ -235,7 +230,7 @@ impl Transaction {
 
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Sqlite(transaction) => transaction.commit().await,
+            Self::Sqlite(mut taken) => taken.batch("COMMIT").await,
             Self::Postgres(transaction) => transaction.commit().await,
         }
     }
@@ -243,8 +238,8 @@ impl Transaction {
 
 /// Where a statement runs.
 pub(super) enum On<'c> {
-    SqlitePool(&'c SqlitePool),
-    Sqlite(&'c mut SqliteConnection),
+    SqlitePool(&'c Connections),
+    Sqlite(&'c mut Taken),
     PostgresPool(&'c PgPool),
     Postgres(&'c mut PgConnection),
 }
@@ -267,25 +262,36 @@ impl<'c> From<&'c mut Transaction> for On<'c> {
     }
 }
 
+fn tell(sql: &str) {
+    log::trace!(target: STATEMENTS, "{sql}");
+}
+
+fn told(sql: String) -> AssertSqlSafe<String> {
+    tell(&sql);
+    AssertSqlSafe(sql)
+}
+
 /// Runs a statement where it is to run, with its values in that engine's form.
 macro_rules! run {
-    ($statement:expr, $on:expr, $query:ident, $executor:ident => $sqlite:expr, $postgres:expr) => {{
+    ($statement:expr, $on:expr, ($taken:ident, $given:ident) => $sqlite:expr, ($query:ident, $executor:ident) => $postgres:expr) => {{
         let Statement { sql, values } = $statement;
         match $on.into() {
-            On::SqlitePool($executor) => {
-                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_sqlite()), values.for_sqlite());
+            On::SqlitePool(pool) => {
+                tell(sql.for_sqlite());
+                let ($taken, $given) = (&mut pool.take().await?, (sql, values));
                 $sqlite
             }
-            On::Sqlite($executor) => {
-                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_sqlite()), values.for_sqlite());
+            On::Sqlite($taken) => {
+                tell(sql.for_sqlite());
+                let $given = (sql, values);
                 $sqlite
             }
             On::PostgresPool($executor) => {
-                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_postgres()), values.for_postgres());
+                let $query = sqlx::__query_with_result(told(sql.for_postgres()), values.for_postgres());
                 $postgres
             }
             On::Postgres($executor) => {
-                let $query = sqlx::__query_with_result(AssertSqlSafe(sql.for_postgres()), values.for_postgres());
+                let $query = sqlx::__query_with_result(told(sql.for_postgres()), values.for_postgres());
                 $postgres
             }
         }
@@ -295,33 +301,62 @@ macro_rules! run {
 impl Statement {
     /// Answers how many rows it changed.
     pub(super) async fn execute<'c>(self, on: impl Into<On<'c>>) -> Result<u64, sqlx::Error> {
-        run!(self, on, query, e => Ok(query.execute(e).await?.rows_affected()), Ok(query.execute(e).await?.rows_affected()))
+        run!(self, on,
+            (taken, given) => taken.execute(given.0, given.1).await,
+            (query, e) => Ok(query.execute(e).await?.rows_affected()))
     }
 
     pub(super) async fn fetch_all<'c>(self, on: impl Into<On<'c>>) -> Result<Vec<Row>, sqlx::Error> {
-        run!(self, on, query, e =>
-            Ok(query.fetch_all(e).await?.into_iter().map(Row::Sqlite).collect()),
-            Ok(query.fetch_all(e).await?.into_iter().map(Row::Postgres).collect()))
+        run!(self, on,
+            (taken, given) => taken
+                .fold(given, Vec::new(), |rows, row| {
+                    rows.push(Row::Sqlite(row));
+                    true
+                })
+                .await,
+            (query, e) => Ok(query.fetch_all(e).await?.into_iter().map(Row::Postgres).collect()))
     }
 
     pub(super) async fn fetch_optional<'c>(self, on: impl Into<On<'c>>) -> Result<Option<Row>, sqlx::Error> {
-        run!(self, on, query, e =>
-            Ok(query.fetch_optional(e).await?.map(Row::Sqlite)),
-            Ok(query.fetch_optional(e).await?.map(Row::Postgres)))
+        run!(self, on,
+            (taken, given) => taken
+                .fold(given, None, |first: &mut Option<Row>, row| {
+                    first.get_or_insert(Row::Sqlite(row));
+                    true
+                })
+                .await,
+            (query, e) => Ok(query.fetch_optional(e).await?.map(Row::Postgres)))
     }
 
     pub(super) async fn fetch_one<'c>(self, on: impl Into<On<'c>>) -> Result<Row, sqlx::Error> {
         self.fetch_optional(on).await?.ok_or(sqlx::Error::RowNotFound)
     }
 
-    /// Row by row, as they come.
-    pub(super) fn fetch<'c>(
+    /// Takes row by row as they come, without ever holding them all.
+    pub(super) async fn fold<'c, S: Send + 'static>(
         self,
         on: impl Into<On<'c>>,
-    ) -> impl Stream<Item = Result<Row, sqlx::Error>> + Send + Unpin + 'c {
-        run!(self, on, query, e =>
-            query.fetch(e).map_ok(Row::Sqlite).boxed(),
-            query.fetch(e).map_ok(Row::Postgres).boxed())
+        state: S,
+        step: fn(&mut S, Row) -> Result<(), StoreError>,
+    ) -> Result<S, StoreError> {
+        let (state, err) = run!(self, on,
+        (taken, given) => taken
+            .fold(given, (state, None), move |(state, err), row| {
+                *err = step(state, Row::Sqlite(row)).err();
+                err.is_none()
+            })
+            .await?,
+        (query, e) => {
+            let (mut rows, mut state, mut err) = (query.fetch(e), state, None);
+            while let Some(row) = rows.try_next().await? && err.is_none() {
+                err = step(&mut state, Row::Postgres(row)).err();
+            }
+            (state, err)
+        });
+        match err {
+            None => Ok(state),
+            Some(err) => Err(err),
+        }
     }
 }
 

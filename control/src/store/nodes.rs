@@ -5,8 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::TryStreamExt as _;
-
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
     labels::Labels,
@@ -18,7 +16,7 @@ use uuid::Uuid;
 
 use super::{
     News, ROWS_PER_INSERT, Store, StoreError, Tx,
-    rows::Reader,
+    rows::{Reader, Row},
     statement::{QueryBuilder, in_powers, query, query_scalar},
 };
 use crate::{
@@ -123,6 +121,58 @@ fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
     query.push(")");
 }
 
+/// The candidates so far. Nodes that declare the same share one copy of it.
+#[derive(Default)]
+struct Found {
+    candidates: Vec<Candidate>,
+    manifests: HashSet<Arc<str>>,
+}
+
+impl Found {
+    fn add(&mut self, row: Row) -> Result<(), StoreError> {
+        let row = Reader::new(&row, "node", "id");
+        let declared = match row.get::<Option<&str>>("kind")? {
+            None => None,
+            Some("builtin") => Some(Declared {
+                kind: ActionKind::Builtin,
+                observed: None,
+            }),
+            Some("hook") => Some(Declared {
+                kind: ActionKind::Hook,
+                observed: row.digest_opt("observed")?,
+            }),
+            Some(other) => return Err(row.corrupt("kind", other).into()),
+        };
+        let of_hook = declared
+            .as_ref()
+            .is_some_and(|declared| declared.kind == ActionKind::Hook);
+        let manifest = row.get::<Option<&str>>("manifest")?.filter(|_| of_hook);
+        let manifest = manifest.map(|text| self.kept(text));
+        self.candidates.push(Candidate {
+            node: row.id("id")?,
+            domain: row.id("domain_id")?,
+            project: row.id("project_id")?,
+            decommissioned: row.at_opt("decommissioned_at")?.is_some(),
+            may_act: false,
+            declared,
+            baseline: row.digest_opt("baseline")?,
+            manifest,
+            takes_parameters: true,
+            timeout_default_seconds: None,
+        });
+        Ok(())
+    }
+
+    fn kept(&mut self, manifest: &str) -> Arc<str> {
+        if let Some(kept) = self.manifests.get(manifest) {
+            return Arc::clone(kept);
+        }
+        let kept: Arc<str> = manifest.into();
+        self.manifests.insert(Arc::clone(&kept));
+        kept
+    }
+}
+
 impl Store {
     /// What a node says of itself, prefix included.
     pub(crate) async fn labels_said_by(&self, node: NodeId) -> Result<Labels, StoreError> {
@@ -165,59 +215,15 @@ impl Store {
         if let Some(node) = node {
             query.push(" AND node.id = ").push_bind(node.uuid());
         }
-        let mut rows = query
+        let found = query
             .push(match order {
                 Order::Id => " ORDER BY node.id",
                 Order::Name => " ORDER BY node.name, node.id",
             })
             .build()
-            .fetch(&self.read);
-        let mut candidates = Vec::new();
-        // Nodes that declare the same share one copy of it.
-        let mut manifests: HashSet<Arc<str>> = HashSet::new();
-        while let Some(row) = rows.try_next().await? {
-            let row = Reader::new(&row, "node", "id");
-            let declared = match row.get::<Option<&str>>("kind")? {
-                None => None,
-                Some("builtin") => Some(Declared {
-                    kind: ActionKind::Builtin,
-                    observed: None,
-                }),
-                Some("hook") => Some(Declared {
-                    kind: ActionKind::Hook,
-                    observed: row.digest_opt("observed")?,
-                }),
-                Some(other) => return Err(row.corrupt("kind", other).into()),
-            };
-            let manifest = match (&declared, row.get::<Option<&str>>("manifest")?) {
-                (
-                    Some(Declared {
-                        kind: ActionKind::Hook,
-                        ..
-                    }),
-                    Some(text),
-                ) => {
-                    if !manifests.contains(text) {
-                        manifests.insert(text.into());
-                    }
-                    manifests.get(text).cloned()
-                }
-                (Some(_) | None, _) => None,
-            };
-            candidates.push(Candidate {
-                node: row.id("id")?,
-                domain: row.id("domain_id")?,
-                project: row.id("project_id")?,
-                decommissioned: row.at_opt("decommissioned_at")?.is_some(),
-                may_act: false,
-                declared,
-                baseline: row.digest_opt("baseline")?,
-                manifest,
-                takes_parameters: true,
-                timeout_default_seconds: None,
-            });
-        }
-        Ok(candidates)
+            .fold(&self.read, Found::default(), Found::add)
+            .await?;
+        Ok(found.candidates)
     }
 
     /// What these nodes are called, by name.

@@ -7,15 +7,18 @@ use muster_shared::{
     time::Timestamp,
 };
 use sqlx::{
-    Decode, Encode, Postgres, Row as _, Sqlite, Type,
+    Decode, Encode, Postgres, Row as _, Type,
     encode::IsNull,
     error::BoxDynError,
     postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, types::Oid},
-    sqlite::{SqliteRow, SqliteTypeInfo, SqliteValueRef},
 };
 use uuid::Uuid;
 
-use super::statement::Json;
+use super::{
+    sqlite::{FromSqlite, SqliteRow},
+    statement::Json,
+};
+use rusqlite::types::ValueRef;
 use sqlx::types::Json as Stored;
 
 /// A row of either database.
@@ -25,13 +28,9 @@ pub(super) enum Row {
 }
 
 /// What both databases can give.
-pub(super) trait Column<'r>:
-    Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>
-{
-}
+pub(super) trait Column<'r>: FromSqlite<'r> + Decode<'r, Postgres> + Type<Postgres> {}
 
-impl<'r, T> Column<'r> for T where T: Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>
-{}
+impl<'r, T: FromSqlite<'r> + Decode<'r, Postgres> + Type<Postgres>> Column<'r> for T {}
 
 impl Row {
     pub(super) fn try_get<'r, T: Column<'r>>(&'r self, column: &str) -> Result<T, sqlx::Error> {
@@ -44,7 +43,7 @@ impl Row {
     /// The first column, of a statement that asks for one.
     pub(super) fn only<'r, T: Column<'r>>(&'r self) -> Result<T, sqlx::Error> {
         match self {
-            Self::Sqlite(row) => row.try_get(0),
+            Self::Sqlite(row) => row.at(0),
             Self::Postgres(row) => row.try_get(0),
         }
     }
@@ -91,19 +90,17 @@ impl Decode<'_, Postgres> for At {
     }
 }
 
-impl Type<Sqlite> for At {
-    fn type_info() -> SqliteTypeInfo {
-        <i64 as Type<Sqlite>>::type_info()
-    }
-
-    fn compatible(ty: &SqliteTypeInfo) -> bool {
-        <i64 as Type<Sqlite>>::compatible(ty)
+impl<'r> FromSqlite<'r> for At {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        i64::from_sqlite(value).map(|ms| Self(Timestamp::from_millis(ms)))
     }
 }
 
-impl<'r> Decode<'r, Sqlite> for At {
-    fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
-        <i64 as Decode<'r, Sqlite>>::decode(value).map(|ms| Self(Timestamp::from_millis(ms)))
+impl<'r, T: serde::de::DeserializeOwned> FromSqlite<'r> for Stored<T> {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        serde_json::from_str(<&str>::from_sqlite(value)?)
+            .map(Self)
+            .map_err(|err| err.to_string())
     }
 }
 

@@ -32,10 +32,12 @@ fn with_values(statement: &str) -> String {
 }
 
 async fn run(store: &Store, statements: &str) -> Result<(), sqlx::Error> {
-    let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
     match &store.write {
-        Pool::Sqlite(pool) => statements.execute(pool).await.map(drop),
-        Pool::Postgres(pool) => statements.execute(pool).await.map(drop),
+        Pool::Sqlite(pool) => pool.take().await?.batch(statements).await,
+        Pool::Postgres(pool) => {
+            let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+            statements.execute(pool).await.map(drop)
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use sqlx::{
     encode::IsNull,
     error::BoxDynError,
     postgres::{PgArgumentBuffer, PgArguments, PgHasArrayType, PgTypeInfo, types::Oid},
-    sqlite::SqliteArguments,
 };
 use uuid::Uuid;
 
@@ -78,20 +77,12 @@ fn storable(text: &str) -> String {
 pub(super) struct Values(Vec<Value>);
 
 impl Values {
-    pub(super) fn for_sqlite(self) -> Result<SqliteArguments, BoxDynError> {
-        let mut arguments = SqliteArguments::default();
-        for value in self.0 {
-            match value {
-                Value::Int(value) => arguments.add(value),
-                Value::Bool(value) => arguments.add(value),
-                Value::Text(value) => arguments.add(value),
-                Value::Bytes(value) => arguments.add(value),
-                Value::Uuid(value) => arguments.add(value),
-                Value::At(value) => arguments.add(value.map(Timestamp::as_millis)),
-                Value::Json(value) => arguments.add(value.map(|json| json.0)),
-            }?;
-        }
-        Ok(arguments)
+    pub(super) fn get(&self, at: usize) -> Option<&Value> {
+        self.0.get(at)
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn for_postgres(self) -> Result<PgArguments, BoxDynError> {
@@ -155,7 +146,7 @@ pub(super) enum Text {
 }
 
 impl Text {
-    pub(super) fn for_sqlite(self) -> String {
+    pub(super) fn for_sqlite(&self) -> &str {
         match self {
             Self::Numbered(sql) | Self::InOrder(sql) => sql,
         }
@@ -329,7 +320,7 @@ mod tests {
         list.push_bind(true).push_bind(None::<i64>);
         let built = query.push(")").build();
         assert_eq!(
-            built.sql.clone().for_sqlite(),
+            built.sql.for_sqlite(),
             "INSERT INTO t VALUES (?, ?), (?, ?) WHERE x IN (?, ?)"
         );
         assert_eq!(

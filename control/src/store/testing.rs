@@ -47,17 +47,17 @@ pub(super) async fn database(file: &std::path::Path) -> Database {
 
 /// How the database would carry out a statement with whatever values.
 pub(super) async fn plan(pool: &Pool, statement: &str) -> Vec<String> {
+    let numbered = (1..).take_while(|n| statement.contains(&format!("${n}"))).count();
     match pool {
         Pool::Sqlite(_) => {
-            let steps = query(&format!("EXPLAIN QUERY PLAN {statement}"))
-                .fetch_all(pool)
-                .await
-                .unwrap();
+            let places = statement.matches('?').count().max(numbered);
+            let asked = query(&format!("EXPLAIN QUERY PLAN {statement}"));
+            let asked = (0..places).fold(asked, |asked, _| asked.bind(None::<i64>));
+            let steps = asked.fetch_all(pool).await.unwrap();
             steps.iter().map(|step| step.try_get("detail").unwrap()).collect()
         }
         Pool::Postgres(pool) => {
-            let values = (1..).take_while(|n| statement.contains(&format!("${n}"))).count();
-            let values = vec!["NULL"; values].join(", ");
+            let values = vec!["NULL"; numbered].join(", ");
             let values = if values.is_empty() {
                 values
             } else {

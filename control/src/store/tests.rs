@@ -19,7 +19,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::sync::MutexGuard;
 use uuid::Uuid;
 
-use super::{engine::READERS, statement::query_scalar, *};
+use super::{statement::query_scalar, *};
 use crate::{
     audit::{self, VerifyError},
     authz::Grants,
@@ -194,23 +194,18 @@ impl Fixture {
     }
 }
 
-// ---- the statements that were made, as the driver tells them
+// ---- the statements that were made
 
 struct Statements(Mutex<Vec<String>>);
 
 impl log::Log for Statements {
     fn enabled(&self, about: &log::Metadata<'_>) -> bool {
-        about.target() == "sqlx::query"
+        about.target() == engine::STATEMENTS
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        let text = record.args().to_string();
-        if record.target() == "sqlx::query"
-            && let Some((_, rest)) = text.split_once("db.statement=")
-            && let Some((statement, _)) = rest.split_once(" rows_affected=")
-        {
-            let statement = serde_json::from_str(statement).unwrap_or_else(|_| statement.to_owned());
-            self.0.lock().unwrap().push(statement.trim().to_owned());
+        if self.enabled(record.metadata()) {
+            self.0.lock().unwrap().push(record.args().to_string());
         }
     }
 
@@ -226,22 +221,14 @@ async fn listen() -> MutexGuard<'static, ()> {
     let alone = ALONE.lock().await;
     INSTALLED.get_or_init(|| {
         log::set_logger(&STATEMENTS).unwrap();
-        log::set_max_level(log::LevelFilter::Debug);
+        log::set_max_level(log::LevelFilter::Trace);
     });
     STATEMENTS.0.lock().unwrap().clear();
     alone
 }
 
-/// What was heard. A connection tells of a statement once it turns to the next: so each is given one more.
-async fn heard(store: &Store) -> Vec<String> {
-    let mut readers = Vec::new();
-    for _ in 0..READERS {
-        readers.push(store.read.snapshot().await.unwrap());
-    }
-    for reader in &mut readers {
-        query("SELECT 1").execute(reader).await.unwrap();
-    }
-    query("SELECT 1").execute(&store.write).await.unwrap();
+/// What was heard.
+fn heard() -> Vec<String> {
     std::mem::take(&mut *STATEMENTS.0.lock().unwrap())
 }
 
@@ -260,7 +247,7 @@ async fn answered_by(store: &Store, index: &str) {
         "audit",
     ];
     let mut plans = String::new();
-    for statement in heard(store).await {
+    for statement in heard() {
         let of_history = statement.contains("FROM action_execution") || statement.contains("FROM audit");
         if !of_history || statement.starts_with("EXPLAIN") || statement.starts_with("BEGIN") {
             continue;
@@ -423,7 +410,7 @@ async fn what_a_node_is_owed_is_found_without_its_history() {
     fixture.settled_history().await;
     let _alone = listen().await;
     let _ = fixture.store().owed_to(node, Timestamp::now()).await.unwrap();
-    let statements = heard(fixture.store()).await;
+    let statements = heard();
     let owed: Vec<_> = statements
         .iter()
         .filter(|s| s.contains("t.status = 'pending'"))
@@ -450,7 +437,7 @@ async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
     let began = Instant::now();
     let id = fixture.dispatch().await;
     let took = began.elapsed();
-    let statements = heard(fixture.store()).await;
+    let statements = heard();
     eprintln!("{NODES} nodes: {} statements in {took:?}", statements.len());
     // Two inserts for every thousand targets, and what is the same for any cohort.
     let chunks = (NODES as usize).div_ceil(ROWS_PER_INSERT);

@@ -1,0 +1,413 @@
+//! SQLite, which is a library of this process: a statement is a call, and waits for nobody but the disk.
+//!
+//! Whoever may wait for a disk makes the call itself ([`apart`]); a thread of the runtime, on which others wait for their
+//! turn, has it made elsewhere.
+
+use std::{
+    cell::Cell,
+    error::Error,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rusqlite::{
+    Connection, OpenFlags, ffi,
+    types::{Value as Stored, ValueRef},
+};
+use sqlx::error::{DatabaseError, ErrorKind};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
+};
+
+use super::statement::{Text, Value, Values};
+
+/// How many statements a connection keeps prepared: those that this service has, in each of their sizes.
+const PREPARED_MAX: usize = 512;
+
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does something on a thread of its own, which may wait for the disk: all its statements are plain calls. It goes on to
+/// its end, whatever becomes of the caller.
+pub(crate) fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    let runtime = Handle::current();
+    tokio::task::spawn_blocking(move || {
+        MAY_WAIT.set(true);
+        let _until_the_end = MayWait;
+        runtime.block_on(work)
+    })
+}
+
+/// The thread serves others afterwards.
+struct MayWait;
+
+impl Drop for MayWait {
+    fn drop(&mut self) {
+        MAY_WAIT.set(false);
+    }
+}
+
+/// Makes a call that may wait for the disk.
+async fn waiting<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, sqlx::Error> {
+    if MAY_WAIT.get() {
+        return Ok(call());
+    }
+    let called = tokio::task::spawn_blocking(call).await;
+    called.map_err(|_| sqlx::Error::WorkerCrashed)
+}
+
+/// Connections to one file, opened when they are needed.
+#[derive(Clone)]
+pub(super) struct Connections(Arc<Opened>);
+
+struct Opened {
+    path: PathBuf,
+    writes: bool,
+    busy_max: Duration,
+    count: u32,
+    places: Arc<Semaphore>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Connections {
+    pub(super) fn to(path: &Path, writes: bool, count: u32, busy_max: Duration) -> Self {
+        Self(Arc::new(Opened {
+            path: path.to_owned(),
+            writes,
+            busy_max,
+            count,
+            places: Arc::new(Semaphore::new(count as usize)),
+            idle: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// Waits for one that nobody uses.
+    pub(super) async fn take(&self) -> Result<Taken, sqlx::Error> {
+        let Opened { places, idle, .. } = &*self.0;
+        let place = tokio::time::timeout(self.0.busy_max, Arc::clone(places).acquire_owned())
+            .await
+            .map_err(|_| sqlx::Error::PoolTimedOut)?
+            .map_err(|_| sqlx::Error::PoolClosed)?;
+        let known = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match known {
+            Some(connection) => connection,
+            None => {
+                let of = Self(Arc::clone(&self.0));
+                waiting(move || of.open()).await??
+            }
+        };
+        Ok(Taken {
+            connection: Some(connection),
+            of: self.clone(),
+            _place: place,
+        })
+    }
+
+    /// A commit is durable when it returns (WAL with `synchronous = FULL`): that is what makes a 2xx a promise.
+    fn open(&self) -> Result<Connection, sqlx::Error> {
+        let access = if self.0.writes {
+            OpenFlags::SQLITE_OPEN_READ_WRITE
+        } else {
+            OpenFlags::SQLITE_OPEN_READ_ONLY
+        };
+        let open = || {
+            let connection =
+                Connection::open_with_flags(&self.0.path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+            connection.busy_timeout(self.0.busy_max)?;
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            connection.pragma_update(None, "foreign_keys", true)?;
+            connection.set_prepared_statement_cache_capacity(PREPARED_MAX);
+            Ok(connection)
+        };
+        open().map_err(said)
+    }
+
+    /// Closes them once each is given back.
+    pub(super) async fn close(&self) {
+        let _all = self.0.places.acquire_many(self.0.count).await;
+        self.0.places.close();
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// A connection that is used, given back when this is dropped.
+pub(super) struct Taken {
+    /// None while a call is made, and after one that broke down.
+    connection: Option<Connection>,
+    of: Connections,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        // One that cannot be rolled back is closed, which does it too.
+        if connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok() {
+            let mut idle = self.of.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push(connection);
+        }
+    }
+}
+
+impl Taken {
+    async fn call<T: Send + 'static>(
+        &mut self,
+        call: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, sqlx::Error> {
+        let connection = self.connection.take().ok_or(sqlx::Error::WorkerCrashed)?;
+        let (connection, called) = waiting(move || {
+            let called = call(&connection);
+            (connection, called)
+        })
+        .await?;
+        self.connection = Some(connection);
+        called.map_err(said)
+    }
+
+    /// Begins, commits: statements without values and without rows.
+    pub(super) async fn batch(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
+        let sql = sql.into();
+        self.call(move |connection| connection.execute_batch(&sql)).await
+    }
+
+    /// Answers how many rows were changed.
+    pub(super) async fn execute(&mut self, sql: Text, values: Values) -> Result<u64, sqlx::Error> {
+        self.call(move |connection| {
+            each_row(connection, &sql, &values, |_, _| Ok(true))?;
+            Ok(connection.changes())
+        })
+        .await
+    }
+
+    /// Gives each row to `step` until that has enough, and answers what it made of them.
+    pub(super) async fn fold<S: Send + 'static>(
+        &mut self,
+        (sql, values): (Text, Values),
+        mut state: S,
+        step: impl Fn(&mut S, SqliteRow) -> bool + Send + 'static,
+    ) -> Result<S, sqlx::Error> {
+        self.call(move |connection| {
+            each_row(connection, &sql, &values, |columns, row| {
+                let values: rusqlite::Result<_> =
+                    (0..columns.len()).map(|at| row.get::<_, Stored>(at)).collect();
+                let row = SqliteRow {
+                    columns: Arc::clone(columns),
+                    values: values?,
+                };
+                Ok(step(&mut state, row))
+            })?;
+            Ok(state)
+        })
+        .await
+    }
+}
+
+fn each_row(
+    connection: &Connection,
+    sql: &Text,
+    values: &Values,
+    mut step: impl FnMut(&Arc<[Box<str>]>, &rusqlite::Row<'_>) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(sql.for_sqlite())?;
+    for at in 1..=statement.parameter_count() {
+        // A place that has a name is `$n`; the others are in order.
+        let named = match sql {
+            Text::Numbered(_) => statement.parameter_name(at),
+            Text::InOrder(_) => None,
+        };
+        let named = named.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
+        let value = values
+            .get(named.unwrap_or(at) - 1)
+            .ok_or(rusqlite::Error::InvalidParameterCount(at, values.len()))?;
+        bind(&mut statement, at, value)?;
+    }
+    let columns: Arc<[Box<str>]> = statement.column_names().into_iter().map(Box::from).collect();
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next()? {
+        if !step(&columns, row)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn bind(statement: &mut rusqlite::Statement<'_>, at: usize, value: &Value) -> rusqlite::Result<()> {
+    match value {
+        Value::Int(value) => statement.raw_bind_parameter(at, value),
+        Value::Bool(value) => statement.raw_bind_parameter(at, value),
+        Value::Text(value) => statement.raw_bind_parameter(at, value),
+        Value::Bytes(value) => statement.raw_bind_parameter(at, value),
+        Value::Uuid(value) => statement.raw_bind_parameter(at, value.as_ref().map(|id| &id.as_bytes()[..])),
+        Value::At(value) => {
+            statement.raw_bind_parameter(at, value.map(muster_shared::time::Timestamp::as_millis))
+        }
+        Value::Json(value) => statement.raw_bind_parameter(at, value.as_ref().map(|json| &json.0)),
+    }
+}
+
+/// A row, taken out of the statement that found it.
+pub(super) struct SqliteRow {
+    columns: Arc<[Box<str>]>,
+    values: Vec<Stored>,
+}
+
+impl SqliteRow {
+    pub(super) fn try_get<'r, T: FromSqlite<'r>>(&'r self, column: &str) -> Result<T, sqlx::Error> {
+        let at = self.columns.iter().position(|name| **name == *column);
+        self.at(at.ok_or_else(|| sqlx::Error::ColumnNotFound(column.to_owned()))?)
+    }
+
+    pub(super) fn at<'r, T: FromSqlite<'r>>(&'r self, at: usize) -> Result<T, sqlx::Error> {
+        let value = self
+            .values
+            .get(at)
+            .ok_or_else(|| sqlx::Error::ColumnNotFound(at.to_string()))?;
+        T::from_sqlite(value.into()).map_err(|why| sqlx::Error::ColumnDecode {
+            index: at.to_string(),
+            source: why.into(),
+        })
+    }
+}
+
+/// What a column of SQLite can be read as.
+pub(super) trait FromSqlite<'r>: Sized {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String>;
+}
+
+fn another(wanted: &str, value: ValueRef<'_>) -> String {
+    format!("{} where {wanted} is expected", value.data_type())
+}
+
+impl<'r> FromSqlite<'r> for i64 {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        match value {
+            ValueRef::Integer(n) => Ok(n),
+            ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => {
+                Err(another("a number", value))
+            }
+        }
+    }
+}
+
+impl<'r> FromSqlite<'r> for bool {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        Ok(i64::from_sqlite(value)? != 0)
+    }
+}
+
+impl<'r> FromSqlite<'r> for &'r str {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        match value {
+            ValueRef::Text(text) => std::str::from_utf8(text).map_err(|err| err.to_string()),
+            ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) | ValueRef::Blob(_) => {
+                Err(another("a text", value))
+            }
+        }
+    }
+}
+
+impl<'r> FromSqlite<'r> for String {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        <&str>::from_sqlite(value).map(str::to_owned)
+    }
+}
+
+impl<'r> FromSqlite<'r> for &'r [u8] {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        match value {
+            ValueRef::Blob(bytes) => Ok(bytes),
+            ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) | ValueRef::Text(_) => {
+                Err(another("bytes", value))
+            }
+        }
+    }
+}
+
+impl<'r> FromSqlite<'r> for Vec<u8> {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        <&[u8]>::from_sqlite(value).map(<[u8]>::to_vec)
+    }
+}
+
+impl<'r> FromSqlite<'r> for uuid::Uuid {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        Self::from_slice(<&[u8]>::from_sqlite(value)?).map_err(|err| err.to_string())
+    }
+}
+
+impl<'r, T: FromSqlite<'r>> FromSqlite<'r> for Option<T> {
+    fn from_sqlite(value: ValueRef<'r>) -> Result<Self, String> {
+        match value {
+            ValueRef::Null => Ok(None),
+            ValueRef::Integer(_) | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => {
+                T::from_sqlite(value).map(Some)
+            }
+        }
+    }
+}
+
+/// What SQLite said, in the form that both databases share.
+fn said(err: rusqlite::Error) -> sqlx::Error {
+    match err {
+        rusqlite::Error::SqliteFailure(code, text) => {
+            let text = text.unwrap_or_else(|| code.to_string());
+            let code = code.extended_code;
+            sqlx::Error::Database(Box::new(Said { code, text }))
+        }
+        other => sqlx::Error::Protocol(other.to_string()),
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    /// An extended result code.
+    code: i32,
+    text: String,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(code: {}) {}", self.code, self.text)
+    }
+}
+
+impl Error for Said {}
+
+impl DatabaseError for Said {
+    fn message(&self) -> &str {
+        &self.text
+    }
+
+    fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+        Some(self.code.to_string().into())
+    }
+
+    fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+        self
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self.code {
+            ffi::SQLITE_CONSTRAINT_UNIQUE | ffi::SQLITE_CONSTRAINT_PRIMARYKEY => ErrorKind::UniqueViolation,
+            ffi::SQLITE_CONSTRAINT_FOREIGNKEY => ErrorKind::ForeignKeyViolation,
+            ffi::SQLITE_CONSTRAINT_NOTNULL => ErrorKind::NotNullViolation,
+            ffi::SQLITE_CONSTRAINT_CHECK => ErrorKind::CheckViolation,
+            _ => ErrorKind::Other,
+        }
+    }
+}
