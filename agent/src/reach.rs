@@ -27,8 +27,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer whose machine acknowledges nothing of what was sent for so long is gone: no call need wait for its own end.
 const PEER_SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Shorter than servers keep an idle connection, so that a request never meets one that is being closed.
-const POOL_IDLE: Duration = Duration::from_secs(15);
+/// Longer than from one heartbeat to the next, which finds its connection open; shorter than control keeps an idle one, so
+/// that a request never meets one that is being closed.
+const POOL_IDLE: Duration = Duration::from_secs(75);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use muster_shared::{
     envelope::Envelope,
     ids::{EventId, NodeId},
@@ -158,21 +159,14 @@ pub(crate) async fn still_owed(control: &Control, node: NodeId, owed: &Owed, now
     }
 }
 
-/// Everything a node is owed at this moment: approvals first, so that an action they allow finds them, and cancels
-/// before the actions that would wait behind what is cancelled.
-pub(crate) async fn owed_now(
-    control: &Control,
-    node: NodeId,
-    now: Timestamp,
-) -> Result<Vec<Owed>, StoreError> {
+/// Everything a node is owed at this moment.
+pub(crate) async fn owed_now(control: &Control, node: NodeId) -> Result<Vec<Owed>, StoreError> {
     let mut owed = Vec::new();
     // Before all that they sign. The first set is known since the enrolment.
     if control.signing.current().serial > 1 {
         owed.push(Owed::SigningKeys);
     }
-    owed.extend(control.store.approved_baselines(node).await?);
-    owed.extend(control.store.owed_cancels(node, now).await?);
-    owed.extend(control.store.owed_to(node, now).await?);
+    owed.extend(control.store.owed_to(node).await?);
     Ok(owed)
 }
 
@@ -277,32 +271,38 @@ pub(crate) async fn redeliver(control: &Control) {
 /// from its turn.
 async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
     let since = now.minus(REDELIVER_AFTER);
-    let connected = |node: &&NodeId| control.node_streams.is_connected(**node);
     let mut after = Some(NodeId::from(uuid::Uuid::nil()));
     while let Some(last) = after {
-        let to_cancel = control
+        let nodes = control
             .store
             .nodes_still_to_cancel(since, last, REDELIVER_BATCH)
             .await?;
-        for node in to_cancel.iter().filter(connected) {
-            for owed in control.store.owed_cancels(*node, now).await? {
-                control.node_streams.push(*node, owed);
-            }
-        }
-        after = next_batch(&to_cancel);
+        send_again(control, &nodes, Owed::is_cancel).await?;
+        after = next_batch(&nodes);
     }
     let mut after = Some(NodeId::from(uuid::Uuid::nil()));
     while let Some(last) = after {
-        let stale = control
+        let nodes = control
             .store
             .nodes_still_owed((since, now), last, REDELIVER_BATCH)
             .await?;
-        for node in stale.iter().filter(connected) {
-            for owed in control.store.owed_to(*node, now).await? {
-                control.node_streams.push(*node, owed);
-            }
+        send_again(control, &nodes, Owed::is_action).await?;
+        after = next_batch(&nodes);
+    }
+    Ok(())
+}
+
+/// Sends those of these nodes that are connected what they are owed of one kind.
+async fn send_again(control: &Control, nodes: &[NodeId], kind: fn(&Owed) -> bool) -> Result<(), StoreError> {
+    let connected = nodes
+        .iter()
+        .copied()
+        .filter(|node| control.node_streams.is_connected(*node));
+    let asked = connected.map(async |node| Ok::<_, StoreError>((node, control.store.owed_to(node).await?)));
+    for (node, owed) in try_join_all(asked).await? {
+        for owed in owed.into_iter().filter(kind) {
+            control.node_streams.push(node, owed);
         }
-        after = next_batch(&stale);
     }
     Ok(())
 }

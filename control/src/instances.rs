@@ -169,7 +169,8 @@ impl Instances {
     }
 }
 
-/// Lets a request of a daemon in, or says why not. What it changes is durable when this returns.
+/// Lets a request of a daemon in, or says why not. What it changes is durable when this returns. Nearly every request is of
+/// the daemon that is known: what the others need is kept out of its way.
 pub(crate) async fn admit(
     control: &Control,
     owner: &KeyOwner,
@@ -179,9 +180,9 @@ pub(crate) async fn admit(
     let node = owner.node;
     match judge(owner.instances, claim) {
         Verdict::Current => Ok(()),
-        Verdict::Follows => follow(control, owner, claim.instance, None, now).await,
+        Verdict::Follows => Box::pin(follow(control, owner, claim.instance, None, now)).await,
         Verdict::Returns if control.instances.lives(node, claim.instance, now) => {
-            reinstate(control, owner, claim.instance, now).await
+            Box::pin(reinstate(control, owner, claim.instance, now)).await
         }
         Verdict::Returns => Err(InstanceError::Contested),
         Verdict::Strange => {
@@ -192,7 +193,7 @@ pub(crate) async fn admit(
                 .max(owner.last_seen_at);
             match control.instances.stranger(node, heard, now) {
                 Stranger::Copy => {
-                    note_copy(control, owner, claim.instance, now).await?;
+                    Box::pin(note_copy(control, owner, claim.instance, now)).await?;
                     return Err(InstanceError::Cloned);
                 }
                 Stranger::Unclear => return Err(InstanceError::Contested),
@@ -201,7 +202,7 @@ pub(crate) async fn admit(
             // Nobody else is there: a restored machine, or a control that was restored itself.
             let why = "the node's state directory is older than what control knows of the node: it was restored from a \
                        backup or copied, and what it did since then it has forgotten";
-            follow(control, owner, claim.instance, Some(why), now).await
+            Box::pin(follow(control, owner, claim.instance, Some(why), now)).await
         }
         Verdict::Copy => Err(InstanceError::Cloned),
     }

@@ -61,6 +61,16 @@ pub(crate) async fn note(
     if hostname.is_none() && machine_id.is_none() {
         return Ok(());
     }
+    // Rare: its room is not in every heartbeat.
+    Box::pin(write(control, owner, (hostname, machine_id), now)).await
+}
+
+async fn write(
+    control: &Control,
+    owner: &KeyOwner,
+    (hostname, machine_id): (Option<Change>, Option<Change>),
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let node = owner.node;
     let subject = audit::node_subject(node);
     let mut tx = control.store.begin().await?;

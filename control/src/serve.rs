@@ -31,7 +31,7 @@ use crate::{
     server,
     server::ServerError,
     signing::{self, Signers, Signing, SigningError},
-    store::{Store, StoreError},
+    store::{Store, StoreError, apart},
     streams::{NodeStreams, Watchers},
 };
 
@@ -106,7 +106,12 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     );
     spawn(
         "publisher",
-        loop_of(&control, |c| Box::pin(async move { delivery::publish(&c).await })),
+        // On a thread of its own: between a commit and the frame nothing else is waited for.
+        loop_of(&control, |c| {
+            Box::pin(async move {
+                let _ = apart(async move { delivery::publish(&c).await }).await;
+            })
+        }),
     );
     spawn(
         "ear for other replicas",

@@ -249,9 +249,13 @@ pub(crate) async fn confirm(control: &Control, owner: &KeyOwner, serial: u64) ->
     if serial == owner.signing_serial {
         return Ok(());
     }
-    let mut tx = control.store.begin().await?;
-    tx.note_signing_serial(owner.node, serial).await?;
-    tx.commit().await
+    // Rare: its room is not in every heartbeat.
+    let noted = async {
+        let mut tx = control.store.begin().await?;
+        tx.note_signing_serial(owner.node, serial).await?;
+        tx.commit().await
+    };
+    Box::pin(noted).await
 }
 
 /// Adds a key. Its private half is on disk before anybody hears of it.

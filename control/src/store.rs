@@ -115,6 +115,7 @@ pub(crate) struct Store {
     teller: Uuid,
     key_owners: Questions<Digest, KeyOwner>,
     targets: Questions<(ExecutionId, NodeId), TargetState>,
+    owed: Questions<NodeId, Vec<Owed>>,
 }
 
 /// A write transaction. Dropped without [`Tx::commit`], it changed nothing.
@@ -147,6 +148,7 @@ impl Store {
             teller: Uuid::now_v7(),
             key_owners: Questions::default(),
             targets: Questions::default(),
+            owed: Questions::default(),
         }
     }
 

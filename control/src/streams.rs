@@ -24,7 +24,7 @@ pub(crate) struct NodeStreams(Mutex<Registry>, Notify);
 
 #[derive(Default)]
 struct Registry {
-    streams: HashMap<NodeId, (u64, mpsc::Sender<Owed>)>,
+    streams: HashMap<NodeId, (u64, mpsc::Sender<Box<Owed>>)>,
     opened: u64,
     closed_for_good: bool,
     last_cancel: Option<Timestamp>,
@@ -45,7 +45,8 @@ pub(crate) struct Subscription<'a> {
     registry: &'a NodeStreams,
     node: NodeId,
     number: u64,
-    pushes: mpsc::Receiver<Owed>,
+    /// Boxed: a channel has room for some from the beginning, and most streams are idle.
+    pushes: mpsc::Receiver<Box<Owed>>,
 }
 
 impl NodeStreams {
@@ -75,7 +76,7 @@ impl NodeStreams {
         let Some((_, sender)) = registry.streams.get(&node) else {
             return;
         };
-        if sender.try_send(owed).is_err() {
+        if sender.try_send(Box::new(owed)).is_err() {
             registry.end(node);
         }
     }
@@ -83,8 +84,8 @@ impl NodeStreams {
     /// Puts something on every stream that is here. One that cannot take more is closed.
     pub(crate) fn push_to_all(&self, owed: &Owed) {
         let mut registry = lock(&self.0);
-        let full = |(node, (_, sender)): (&NodeId, &(u64, mpsc::Sender<Owed>))| {
-            sender.try_send(owed.clone()).is_err().then_some(*node)
+        let full = |(node, (_, sender)): (&NodeId, &(u64, mpsc::Sender<Box<Owed>>))| {
+            sender.try_send(Box::new(owed.clone())).is_err().then_some(*node)
         };
         let ended: Vec<NodeId> = registry.streams.iter().filter_map(full).collect();
         for node in ended {
@@ -174,7 +175,7 @@ impl Subscription<'_> {
 
     /// The next thing to send; `None` when this stream is to end.
     pub(crate) async fn next(&mut self) -> Option<Owed> {
-        self.pushes.recv().await
+        self.pushes.recv().await.map(|owed| *owed)
     }
 }
 

@@ -3,11 +3,12 @@
 //! Nobody waits for company. Whoever finds no group under way begins one; those who come while it is done are the next.
 //! So a service at rest answers as soon as ever, and one under load pays for a statement or a commit once for many.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::sync::oneshot;
-
-use crate::store::apart;
 
 struct Waiting<W, A> {
     work: W,
@@ -38,6 +39,9 @@ impl<W, A> Clone for Together<W, A> {
     }
 }
 
+/// Works until nothing waits. It is to run by itself: a caller that goes away must not take the others with it.
+pub(crate) type Lead = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Which of those that wait make a group, in the order of arrival; the others are for later ones.
 pub(crate) trait Fits<W>: Default {
     fn fits(&mut self, work: &W) -> bool;
@@ -48,9 +52,14 @@ impl<W: Send + 'static, A: Send + 'static> Together<W, A> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a work done by `serve`, which gets a group and answers each of it in its order. `None` when nobody did it, or
-    /// nobody knows: whoever worked has gone.
-    pub(crate) async fn done<G, S, F>(&self, work: W, serve: impl FnOnce() -> S) -> Option<A>
+    /// Has a work done by `serve`, which gets a group and answers each of it in its order; `begin` says where. `None` when
+    /// nobody did it, or nobody knows: whoever worked has gone.
+    pub(crate) async fn done<G, S, F>(
+        &self,
+        work: W,
+        serve: impl FnOnce() -> S,
+        begin: impl FnOnce(Lead),
+    ) -> Option<A>
     where
         G: Fits<W> + 'static,
         S: Fn(Vec<W>) -> F + Send + 'static,
@@ -58,8 +67,7 @@ impl<W: Send + 'static, A: Send + 'static> Together<W, A> {
     {
         let (answer, answered) = oneshot::channel();
         if self.push(Waiting { work, answer }) {
-            // On its own: a caller that goes away must not take the others with it.
-            drop(apart(self.clone().lead::<G, S, F>(serve())));
+            begin(Box::pin(self.clone().lead::<G, S, F>(serve())));
         }
         answered.await.ok()
     }
@@ -137,6 +145,10 @@ mod tests {
         }
     }
 
+    fn by_itself(lead: Lead) {
+        drop(tokio::spawn(lead));
+    }
+
     /// A queue whose groups say that they have begun, and go on when they are let.
     #[derive(Clone)]
     struct Gated {
@@ -166,7 +178,9 @@ mod tests {
                     works.into_iter().map(|work| (work, size)).collect()
                 }
             };
-            self.queue.done::<OfDifferentTens, _, _>(work, || serve).await
+            self.queue
+                .done::<OfDifferentTens, _, _>(work, || serve, by_itself)
+                .await
         }
 
         async fn one_has_begun(&self) {
@@ -207,8 +221,18 @@ mod tests {
     async fn after_one_that_broke_down_the_next_begins_anew() {
         let numbers = Together::<u32, u32>::default();
         let broken = |_: Vec<u32>| async { panic!("as a test has it") };
-        assert_eq!(numbers.done::<OfDifferentTens, _, _>(1, || broken).await, None);
+        assert_eq!(
+            numbers
+                .done::<OfDifferentTens, _, _>(1, || broken, by_itself)
+                .await,
+            None
+        );
         let sound = |works: Vec<u32>| async { works };
-        assert_eq!(numbers.done::<OfDifferentTens, _, _>(2, || sound).await, Some(2));
+        assert_eq!(
+            numbers
+                .done::<OfDifferentTens, _, _>(2, || sound, by_itself)
+                .await,
+            Some(2)
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     audit::{self, Entry},
     control::{Control, Shared},
     outputs::Believed,
-    store::{Advance, Passing, StoreError, TargetState, Tx},
+    store::{Advance, Passing, StoreError, TargetState, Tx, apart},
     together::{Fits, Together},
 };
 
@@ -52,7 +52,9 @@ pub(super) async fn write(control: &Shared, work: Work) -> Result<(), CallbackEr
         let control = Shared::clone(control);
         move |works| write_group(Shared::clone(&control), works)
     };
-    let written = control.callbacks.done::<Group, _, _>(work, serve).await;
+    // A commit waits for the disk.
+    let begin = |lead| drop(apart(lead));
+    let written = control.callbacks.done::<Group, _, _>(work, serve, begin).await;
     written.unwrap_or(Err(CallbackError::NotNow(Passing::Away)))
 }
 

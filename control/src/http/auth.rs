@@ -350,7 +350,7 @@ impl FromRequestParts<Shared> for Node {
                 return Err(ApiError::unauthorized("nsk_rotated", why));
             }
             // Who speaks of another node changes nothing of its own.
-            Standing::Next if named == key.node => nsk::promote(control, &key, shown, now).await?,
+            Standing::Next if named == key.node => Box::pin(nsk::promote(control, &key, shown, now)).await?,
             Standing::Next | Standing::Current | Standing::Previous(_) => {}
         }
         if let Some(claim) = claim_of(&parts.headers)?.filter(|_| named == key.node) {

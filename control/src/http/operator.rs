@@ -19,6 +19,7 @@ use muster_shared::{
     },
 };
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::{
     auth::{InProject, Operator, parse_node, parse_project, visible_project},
@@ -38,7 +39,7 @@ use crate::{
     enroll,
     idempotency::{KEY_LEN_MAX, Once},
     integrity,
-    store::{NodeFilter, NodeRecord},
+    store::{NodeFilter, NodeRecord, apart},
 };
 
 pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
@@ -62,6 +63,9 @@ pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
     )
 }
 
+/// How many dispatches take their turn at writing, each on a thread; the others wait before that.
+static DISPATCHING: Semaphore = Semaphore::const_new(32);
+
 pub(super) async fn dispatch(
     State(control): State<Shared>,
     caller: InProject,
@@ -71,6 +75,22 @@ pub(super) async fn dispatch(
     let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
     let once = once(&control, &headers, &bytes)?;
     let request = parse_json(&bytes)?;
+    // Many statements one after another, for any number of nodes: on a thread of its own.
+    let _place = DISPATCHING
+        .acquire()
+        .await
+        .map_err(|err| ApiError::internal(&err))?;
+    apart(admit(control, caller, request, once))
+        .await
+        .map_err(|err| ApiError::internal(&err))?
+}
+
+async fn admit(
+    control: Shared,
+    caller: InProject,
+    request: DispatchRequest,
+    once: Option<Once>,
+) -> Result<Response, ApiError> {
     let InProject { operator, project } = caller;
     let dispatched = dispatch::dispatch(
         &control,

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{CorruptRow, Pool, StoreError};
+use super::{CorruptRow, Pool, StoreError, sqlite::here};
 use crate::together::{Fits, Together};
 
 /// How many are answered by one statement at most.
@@ -51,7 +51,14 @@ where
             async move { answers(&asked, found.await) }
         }
     };
-    let answer = questions.done::<Group<Q>, _, _>(question, serve).await;
+    // Behind whoever is ready to ask too: where many are, they are one group; where nobody is, it begins at once.
+    let begin = |lead| {
+        drop(tokio::spawn(async {
+            tokio::task::yield_now().await;
+            here(lead).await;
+        }));
+    };
+    let answer = questions.done::<Group<Q>, _, _>(question, serve, begin).await;
     answer.unwrap_or(Err(StoreError::Sql(sqlx::Error::WorkerCrashed)))
 }
 

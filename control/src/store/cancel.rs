@@ -7,8 +7,9 @@ use muster_shared::{
 };
 
 use super::{
-    News, Owed, ROWS_PER_INSERT, Store, StoreError, Tx,
+    News, Owed, Pool, ROWS_PER_INSERT, Store, StoreError, Tx,
     executions::{Ended, push_statuses},
+    outbox::{OwedTo, about, by_node},
     rows::{Reader, nodes_of},
     statement::{QueryBuilder, query},
 };
@@ -157,30 +158,33 @@ impl Tx {
     }
 }
 
-impl Store {
-    /// Every invocation that a node is to cancel and has not ended, and those that ended as cancelled although they may
-    /// still run there: a node that was not waited for any longer stops them when it comes back.
-    pub(crate) async fn owed_cancels(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
-        let rows = query(
-            "SELECT t.execution_id FROM action_execution_target t
-             WHERE t.node_id = $1 AND t.cancel_requested_at IS NOT NULL
-               AND (t.ended_at IS NULL OR (t.status = 'cancelled' AND t.expires_at > $2))
-             ORDER BY t.cancel_requested_at",
+/// Every invocation that these nodes are to cancel and have not ended, and those that ended as cancelled although they may
+/// still run there: a node that was not waited for any longer stops them when it comes back.
+pub(super) async fn owed_cancels(
+    pool: &Pool,
+    nodes: &[NodeId],
+    now: Timestamp,
+) -> Result<OwedTo, StoreError> {
+    let rows = about(nodes)
+        .push(
+            "t.node_id, t.execution_id FROM asked CROSS JOIN action_execution_target t
+             WHERE t.node_id = asked.node_id AND t.cancel_requested_at IS NOT NULL
+               AND (t.ended_at IS NULL OR (t.status = 'cancelled' AND t.expires_at > ",
         )
-        .bind(node.uuid())
-        .bind(now)
-        .fetch_all(&self.read)
+        .push_bind(now)
+        .push("))")
+        .build()
+        .fetch_all(pool)
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = Reader::new(row, "action_execution_target", "execution_id");
-                Ok(Owed::Cancel {
-                    execution: row.id("execution_id")?,
-                })
-            })
-            .collect()
-    }
+    Ok(by_node(&rows, |row| {
+        let row = Reader::new(row, "action_execution_target", "execution_id");
+        Ok(Owed::Cancel {
+            execution: row.id("execution_id")?,
+        })
+    }))
+}
 
+impl Store {
     /// Nodes after `after` that were asked to cancel something before `since` and have not ended it, in the order of ids.
     pub(crate) async fn nodes_still_to_cancel(
         &self,

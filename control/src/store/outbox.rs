@@ -7,10 +7,12 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, ExecutionHeader, News, Store, StoreError, Tx,
+    CorruptRow, ExecutionHeader, News, Pool, Store, StoreError, Tx,
+    ask::{Found, ask},
+    cancel::owed_cancels,
     executions::HEADER_COLUMNS,
     rows::{Reader, Row, nodes_of},
-    statement::{QueryBuilder, query},
+    statement::{QueryBuilder, in_powers, query},
 };
 use crate::{outbox::Cursor, rollout::Deadlines};
 
@@ -42,6 +44,22 @@ pub(crate) enum Owed {
     SigningKeys,
 }
 
+impl Owed {
+    pub(crate) const fn is_action(&self) -> bool {
+        match self {
+            Self::Action { .. } => true,
+            Self::Cancel { .. } | Self::Baseline { .. } | Self::SigningKeys => false,
+        }
+    }
+
+    pub(crate) const fn is_cancel(&self) -> bool {
+        match self {
+            Self::Cancel { .. } => true,
+            Self::Action { .. } | Self::Baseline { .. } | Self::SigningKeys => false,
+        }
+    }
+}
+
 /// The columns of a target that its request needs.
 const TARGET_COLUMNS: &str = "t.deliver_by, t.expires_at AS target_expires_at, ";
 
@@ -69,37 +87,102 @@ fn owed_baseline(row: &Row) -> Result<Owed, CorruptRow> {
     })
 }
 
-impl Store {
-    /// Every invocation of a node that is released, pending and not expired, oldest first.
-    pub(crate) async fn owed_to(&self, node: NodeId, now: Timestamp) -> Result<Vec<Owed>, StoreError> {
-        let mut query = QueryBuilder::new("SELECT ");
-        query
-            .push(TARGET_COLUMNS)
-            .push(HEADER_COLUMNS)
-            .push(
-                ", b.digest AS baseline FROM action_execution_target t
-                 JOIN action_execution e ON e.id = t.execution_id
-                 LEFT JOIN hook_baseline b ON b.node_id = t.node_id AND b.hook = e.action_name AND e.action_kind = 'hook'
-                 WHERE t.status = 'pending' AND t.released_at IS NOT NULL AND t.node_id = ",
-            )
-            .push_bind(node.uuid())
-            .push(" AND t.deliver_by > ")
-            .push_bind(now)
-            .push(" ORDER BY t.released_at, e.created_at, e.id");
-        let rows = query.build().fetch_all(&self.read).await?;
-        Ok(rows.iter().map(owed_action).collect::<Result<_, _>>()?)
-    }
+/// What each of some nodes is owed. A row that is none harms its node alone.
+pub(super) type OwedTo = Found<NodeId, Vec<Owed>>;
 
-    /// Every baseline of a node that an operator approved.
-    pub(crate) async fn approved_baselines(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
-        let rows = query(
-            "SELECT node_id, hook, digest, approved_at FROM hook_baseline
-             WHERE node_id = $1 AND approved_at IS NOT NULL ORDER BY hook",
+/// Sorts rows by the node that they name.
+pub(super) fn by_node(rows: &[Row], owed: impl Fn(&Row) -> Result<Owed, CorruptRow>) -> OwedTo {
+    let mut all = OwedTo::new();
+    for row in rows {
+        let Ok(node) = Reader::new(row, "node", "node_id").id("node_id") else {
+            continue;
+        };
+        let known = all.entry(node).or_insert_with(|| Ok(Vec::new()));
+        match (&mut *known, owed(row)) {
+            (Ok(known), Ok(owed)) => known.push(owed),
+            (Ok(_), Err(corrupt)) => *known = Err(corrupt),
+            (Err(_), _) => {}
+        }
+    }
+    all
+}
+
+/// Begins a statement about these nodes: `asked` is a table of them.
+pub(super) fn about(nodes: &[NodeId]) -> QueryBuilder {
+    let mut query = QueryBuilder::new("WITH asked (node_id) AS (");
+    query.push_values(nodes, |row, node| {
+        row.push_bind(node.uuid());
+    });
+    query.push(") SELECT ");
+    query
+}
+
+/// Every invocation of these nodes that is released, pending and not expired, oldest first.
+async fn owed_actions(pool: &Pool, nodes: &[NodeId], now: Timestamp) -> Result<OwedTo, StoreError> {
+    let mut query = about(nodes);
+    query
+        .push("t.node_id, ")
+        .push(TARGET_COLUMNS)
+        .push(HEADER_COLUMNS)
+        .push(
+            ", t.released_at, b.digest AS baseline FROM asked
+             CROSS JOIN action_execution_target t CROSS JOIN action_execution e
+             LEFT JOIN hook_baseline b ON b.node_id = t.node_id AND b.hook = e.action_name AND e.action_kind = 'hook'
+             WHERE t.node_id = asked.node_id AND e.id = t.execution_id
+               AND t.status = 'pending' AND t.released_at IS NOT NULL AND t.deliver_by > ",
         )
-        .bind(node.uuid())
-        .fetch_all(&self.read)
+        .push_bind(now);
+    let mut rows = query.build().fetch_all(pool).await?;
+    rows.sort_by_cached_key(|row| {
+        let row = Reader::new(row, "action_execution_target", "id");
+        let times = [row.at("released_at").ok(), row.at("created_at").ok()];
+        (times, row.get::<uuid::Uuid>("id").ok())
+    });
+    Ok(by_node(&rows, owed_action))
+}
+
+/// Every baseline of these nodes that an operator approved.
+async fn approved_baselines(pool: &Pool, nodes: &[NodeId]) -> Result<OwedTo, StoreError> {
+    let rows = about(nodes)
+        .push(
+            "b.node_id, b.hook, b.digest, b.approved_at FROM asked CROSS JOIN hook_baseline b
+             WHERE b.node_id = asked.node_id AND b.approved_at IS NOT NULL",
+        )
+        .build()
+        .fetch_all(pool)
         .await?;
-        Ok(rows.iter().map(owed_baseline).collect::<Result<_, _>>()?)
+    Ok(by_node(&rows, owed_baseline))
+}
+
+/// All that these nodes are owed: approvals first, so that an action they allow finds them, and cancels before the actions
+/// that would wait behind what is cancelled.
+async fn all_owed(pool: Pool, nodes: Vec<NodeId>) -> Result<OwedTo, StoreError> {
+    let now = Timestamp::now();
+    let mut all = OwedTo::new();
+    for nodes in in_powers(&nodes) {
+        for kind in [
+            approved_baselines(&pool, nodes).await?,
+            owed_cancels(&pool, nodes, now).await?,
+            owed_actions(&pool, nodes, now).await?,
+        ] {
+            for (node, more) in kind {
+                let known = all.entry(node).or_insert_with(|| Ok(Vec::new()));
+                match (&mut *known, more) {
+                    (Ok(known), Ok(more)) => known.extend(more),
+                    (Ok(_), Err(corrupt)) => *known = Err(corrupt),
+                    (Err(_), _) => {}
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Store {
+    /// All that a node is owed at this moment, but for the signing keys.
+    pub(crate) async fn owed_to(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
+        let owed = ask(&self.owed, node, &self.read, all_owed).await?;
+        Ok(owed.unwrap_or_default())
     }
 
     /// Rows of the outbox that were not read, in the order of their ids.

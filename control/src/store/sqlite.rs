@@ -1,13 +1,15 @@
 //! SQLite, which is a library of this process: a statement is a call, and waits for nobody but the disk.
 //!
-//! Whoever may wait for a disk makes the call itself ([`apart`]); a thread of the runtime, on which others wait for their
-//! turn, has it made elsewhere.
+//! Whoever may wait for a disk makes the call itself ([`apart`]), and so does who asks for little ([`here`]); otherwise a
+//! thread of the runtime, on which others wait for their turn, has it made elsewhere.
 
 use std::{
     cell::Cell,
     error::Error,
     fmt,
+    future::poll_fn,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -41,6 +43,18 @@ pub(crate) fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
         let _until_the_end = MayWait;
         runtime.block_on(work)
     })
+}
+
+/// Does something that only looks up rows by their keys, here and now: they are nearly always in memory, and another
+/// thread costs more than they do.
+pub(super) async fn here<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        MAY_WAIT.set(true);
+        let _until_the_end = MayWait;
+        work.as_mut().poll(context)
+    })
+    .await
 }
 
 /// The thread serves others afterwards.

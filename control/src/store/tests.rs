@@ -409,7 +409,7 @@ async fn what_a_node_is_owed_is_found_without_its_history() {
     }
     fixture.settled_history().await;
     let _alone = listen().await;
-    let _ = fixture.store().owed_to(node, Timestamp::now()).await.unwrap();
+    let _ = fixture.store().owed_to(node).await.unwrap();
     let statements = heard();
     let owed: Vec<_> = statements
         .iter()

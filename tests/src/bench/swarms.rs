@@ -6,15 +6,17 @@ use muster_shared::wire::Execution;
 use serde_json::{Value, json};
 
 use super::{Plan, fleet::SwarmProcess, machine, median, summary::Section};
-use crate::{World, swarm::identity::Fleet};
+use crate::{
+    World,
+    swarm::{identity::Fleet, tally::RoundDone},
+};
 
 /// Connections that all nodes share when they do not have their own for reports.
 const POOL: usize = 64;
 /// Descriptors that control needs beside those of its nodes.
 const DESCRIPTORS_BESIDE: usize = 300;
-/// How soon a connection for reports is given up: sooner than `musterd` does, so that more nodes fit into the
-/// descriptors that a process may have.
-const OWN_KEPT_SECONDS: &str = "3";
+/// How soon a connection for reports that is not used is given up, as `musterd` does.
+const OWN_KEPT_SECONDS: &str = "75";
 
 /// All that came of the swarms.
 pub struct Swarms {
@@ -22,6 +24,12 @@ pub struct Swarms {
     pub control: Section,
     pub reconnect: Section,
     pub flat: Section,
+}
+
+struct Round {
+    took: Duration,
+    admission: Duration,
+    done: RoundDone,
 }
 
 struct Bench<'p> {
@@ -180,31 +188,23 @@ impl Bench<'_> {
         let (mut settled, mut admitted, mut control_cpu, mut swarm_cpu, mut last_request) =
             (vec![], vec![], vec![], vec![], vec![]);
         let runs = if self.plan.quick { 2 } else { 3 };
+        // Once before: the connections for reports are open then, as heartbeats keep them.
+        self.round(&mut swarm, nodes).await?;
         let before = swarm.counts()?;
         for _ in 0..runs {
             let pid = self.world.control().pid();
             let (cpu, own_cpu) = (machine::cpu_s(pid), machine::cpu_s(swarm.pid()));
-            swarm.expect(nodes)?;
-            let begun = Instant::now();
-            let execution: Execution = self
-                .world
-                .dispatch(json!({"action": "ping", "selector": "swarm=yes"}))
-                .await;
-            let answered = Instant::now();
-            let (at, done) = tokio::task::block_in_place(|| swarm.settled())?;
+            let Round {
+                took,
+                admission,
+                done,
+            } = self.round(&mut swarm, nodes).await?;
             let per_invocation = |cpu: f64| cpu * 1000.0 / count(nodes);
-            settled.push((at - begun).as_secs_f64());
-            admitted.push((answered - begun).as_secs_f64() * 1000.0);
+            settled.push(took.as_secs_f64());
+            admitted.push(admission.as_secs_f64() * 1000.0);
             control_cpu.push(per_invocation(machine::cpu_s(pid) - cpu));
             swarm_cpu.push(per_invocation(machine::cpu_s(swarm.pid()) - own_cpu));
             last_request.push(done.last_request_ms);
-            let end = self.world.settled(execution.id).await;
-            if end.target_counts.values().sum::<u64>() != nodes as u64 || end.target_counts.len() != 1 {
-                return Err(format!(
-                    "the fleet did not succeed as one: {:?}",
-                    end.target_counts
-                ));
-            }
         }
         let after = swarm.counts()?;
         if !after.trouble.is_empty() {
@@ -228,6 +228,30 @@ impl Bench<'_> {
             median(&settled).unwrap_or(0.0)
         ));
         Ok(row.value())
+    }
+
+    /// One dispatch to all, until control has answered the last report of the last node.
+    async fn round(&self, swarm: &mut SwarmProcess, nodes: usize) -> Result<Round, String> {
+        swarm.expect(nodes)?;
+        let begun = Instant::now();
+        let execution: Execution = self
+            .world
+            .dispatch(json!({"action": "ping", "selector": "swarm=yes"}))
+            .await;
+        let admission = begun.elapsed();
+        let (at, done) = tokio::task::block_in_place(|| swarm.settled())?;
+        let end = self.world.settled(execution.id).await;
+        if end.target_counts.values().sum::<u64>() != nodes as u64 || end.target_counts.len() != 1 {
+            return Err(format!(
+                "the fleet did not succeed as one: {:?}",
+                end.target_counts
+            ));
+        }
+        Ok(Round {
+            took: at - begun,
+            admission,
+            done,
+        })
     }
 
     async fn restart(&mut self) -> Duration {
@@ -257,11 +281,11 @@ impl Bench<'_> {
 
         self.restart().await;
         let pid = self.world.control().pid();
-        // A connection for heartbeats is kept 15 s, as `musterd` does, where the descriptors are enough.
-        let room = self.descriptors.saturating_sub(DESCRIPTORS_BESIDE) >= nodes * 16 / 10;
-        let kept = if room { "15" } else { "1" };
-        let mut swarm = self.swarm(nodes, &["--own-connection-seconds", kept])?;
-        tokio::task::block_in_place(|| swarm.connected(nodes))?;
+        // Two descriptors for each node here.
+        let both = nodes.min(self.descriptors.saturating_sub(DESCRIPTORS_BESIDE) / 2 / 100 * 100);
+        control.note("heartbeat_nodes", both);
+        let mut swarm = self.swarm(both, &["--own-connection-seconds", OWN_KEPT_SECONDS])?;
+        tokio::task::block_in_place(|| swarm.connected(both))?;
         let window = if self.plan.is_tiny() { 2 } else { 30 };
         // Until the waves of the start have passed.
         tokio::time::sleep(Duration::from_secs(window)).await;
@@ -277,11 +301,11 @@ impl Bench<'_> {
             .note("heartbeats", counts.heartbeats);
         control.note(
             "heartbeat_handshakes_full",
-            counts.full_handshakes.saturating_sub(nodes as u64),
+            counts.full_handshakes.saturating_sub(both as u64),
         );
         control.note("heartbeat_handshakes_resumed", counts.resumed_handshakes);
         say(&format!(
-            "idle at {nodes}: {:.1} % of a core",
+            "idle at {both}: {:.1} % of a core",
             median(&runs).unwrap_or(0.0)
         ));
         Ok(())
