@@ -3,6 +3,7 @@
 //! Every figure is the median of several runs and comes with its range. What cannot be measured here says why; no
 //! figure is taken from memory. Nothing here decides whether a build is good: no test asserts a time.
 
+pub mod engines;
 pub mod fleet;
 pub mod machine;
 pub mod output;

@@ -28,20 +28,6 @@ pub fn cpu_s(pid: u32) -> f64 {
     ticks / TICKS
 }
 
-/// CPU seconds of the threads that a process has now, to the nanosecond: for what is nearly idle.
-#[must_use]
-pub fn cpu_of_threads_s(pid: u32) -> f64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let of = |entry: fs::DirEntry| {
-        let stat = fs::read_to_string(entry.path().join("schedstat")).ok()?;
-        stat.split_whitespace().next()?.parse::<f64>().ok()
-    };
-    tasks.filter_map(of).sum::<f64>() / 1e9
-}
-
 fn kib_of(path: &str, name: &str) -> Option<f64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text
@@ -149,7 +135,6 @@ mod tests {
     #[test]
     fn this_process_has_used_something() {
         let me = std::process::id();
-        assert!(cpu_of_threads_s(me) > 0.0);
         assert!(resident_kib(me).unwrap() > 100.0 && peak_kib(me).unwrap() >= pss_kib(me).unwrap());
         assert!(cpu_s(me) >= 0.0);
     }

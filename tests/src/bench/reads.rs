@@ -1,15 +1,13 @@
 //! Lists of a long history: the first page and a deep one.
 
-use std::{path::Path, time::Instant};
+use std::time::Instant;
 
+use super::{Plan, engines, percentile, summary::Section, swarms::say};
+use crate::{BareNode, Engine, World, operator::encoded, world::on_node};
 use muster_shared::{
     status::Status,
     wire::{Callback, Execution, Page},
 };
-use rusqlite::Connection;
-
-use super::{Plan, percentile, summary::Section, swarms::say};
-use crate::{BareNode, World, operator::encoded, world::on_node};
 
 const EXECUTIONS: u32 = 1_000_000;
 const EXECUTIONS_QUICK: u32 = 200_000;
@@ -23,24 +21,34 @@ pub async fn run(plan: &Plan) -> Result<Section, String> {
         (false, true) => EXECUTIONS_QUICK,
         (false, false) => EXECUTIONS,
     };
-    let mut world = World::new().await;
-    one_settled(&world).await?;
-    let path = world.data_dir().join("control.db");
-    world.kill9();
-    let begun = Instant::now();
-    multiply(&path, count).map_err(|err| format!("the history could not be made: {err}"))?;
-    say(&format!(
-        "{count} executions were made in {:.0} s",
-        begun.elapsed().as_secs_f64()
-    ));
-    world.start().await;
     let mut section = Section::default();
     section.note("executions", count);
     if count < EXECUTIONS {
         section.note("fewer_than_asked", "QUICK or NODES made it so");
     }
-    measure(plan, &world, &mut section).await?;
-    section.missing("postgresql_p99_ms", "the history is made in SQLite alone");
+    for (engine, p50, p99) in [
+        (Engine::Sqlite, "p50_ms", "p99_ms"),
+        (Engine::Postgres, "postgresql_p50_ms", "postgresql_p99_ms"),
+    ] {
+        let mut world = match engines::world(engine).await {
+            Ok(world) => world,
+            Err(why) => {
+                section.missing(p99, &why);
+                continue;
+            }
+        };
+        one_settled(&world).await?;
+        world.kill9();
+        let begun = Instant::now();
+        multiply(&world, engine, count);
+        say(&format!(
+            "{count} executions were made in {:.0} s",
+            begun.elapsed().as_secs_f64()
+        ));
+        world.start().await;
+        let waits = measure(plan, &world).await?;
+        section.measured(p99, &waits.p99).measured(p50, &waits.p50);
+    }
     Ok(section)
 }
 
@@ -59,38 +67,53 @@ async fn one_settled(world: &World) -> Result<(), String> {
 
 /// Copies the one execution of a database with its targets, under new ids, a second apart into the past. What the
 /// columns are is the database's own word, so that a new one needs no change here.
-fn multiply(path: &Path, count: u32) -> rusqlite::Result<()> {
-    let db = Connection::open(path)?;
-    db.execute_batch(
-        "PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; BEGIN;
-         CREATE TEMP TABLE copied (n INTEGER PRIMARY KEY, id BLOB NOT NULL);",
-    )?;
-    db.execute(
-        "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?1)
-         INSERT INTO copied SELECT n, randomblob(16) FROM counted",
-        [count],
-    )?;
+fn multiply(world: &World, engine: Engine, count: u32) {
+    let some_id = world.database().some_id();
+    let mut sql = match engine {
+        Engine::Sqlite => format!(
+            "PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; BEGIN;
+             CREATE TEMP TABLE copied (n INTEGER PRIMARY KEY, id BLOB NOT NULL);
+             WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {count})
+             INSERT INTO copied SELECT n, {some_id} FROM counted;"
+        ),
+        Engine::Postgres => format!(
+            "BEGIN; CREATE TEMP TABLE copied AS SELECT n, {some_id} AS id FROM generate_series(1, {count}) n;"
+        ),
+    };
     for (table, key) in [
         ("action_execution", "id"),
         ("action_execution_target", "execution_id"),
     ] {
-        let columns: Vec<String> = db
-            .prepare("SELECT name FROM pragma_table_info(?1)")?
-            .query_map([table], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
+        let columns = world.database().rows(&match engine {
+            Engine::Sqlite => format!("SELECT name FROM pragma_table_info('{table}')"),
+            Engine::Postgres => {
+                format!(
+                    "SELECT column_name::text FROM information_schema.columns WHERE table_name = '{table}'"
+                )
+            }
+        });
+        let columns: Vec<String> = columns.into_iter().flatten().flatten().collect();
+        let earlier = match engine {
+            Engine::Sqlite => "copied.n * 1000",
+            Engine::Postgres => "copied.n * interval '1 second'",
+        };
         let values = columns.iter().map(|column| match &**column {
             column if column == key => "copied.id".to_owned(),
             column if column.starts_with("created_") || column.starts_with("updated_") => {
-                format!("o.{column} - copied.n * 1000")
+                format!("o.{column} - {earlier}")
             }
             column => format!("o.{column}"),
         });
         let (names, values) = (columns.join(", "), values.collect::<Vec<_>>().join(", "));
-        db.execute_batch(&format!(
-            "INSERT INTO {table} ({names}) SELECT {values} FROM copied, (SELECT * FROM {table} LIMIT 1) o"
-        ))?;
+        sql.push_str(&format!(
+            "INSERT INTO {table} ({names}) SELECT {values} FROM copied, (SELECT * FROM {table} LIMIT 1) o;"
+        ));
     }
-    db.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE);")
+    sql.push_str(match engine {
+        Engine::Sqlite => "COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+        Engine::Postgres => "COMMIT; ANALYZE;",
+    });
+    world.alter(&sql);
 }
 
 async fn page(world: &World, query: &str) -> Page<Execution> {
@@ -98,7 +121,12 @@ async fn page(world: &World, query: &str) -> Page<Execution> {
     world.operator.get(&path).await.expect(200).json()
 }
 
-async fn measure(plan: &Plan, world: &World, section: &mut Section) -> Result<(), String> {
+struct Waits {
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+}
+
+async fn measure(plan: &Plan, world: &World) -> Result<Waits, String> {
     let first = page(world, "").await;
     let newest = first.items.first().ok_or("the history is empty")?.created_at;
     let count = if plan.is_tiny() {
@@ -139,6 +167,5 @@ async fn measure(plan: &Plan, world: &World, section: &mut Section) -> Result<()
         p99.extend(percentile(&waits, 0.99));
         p50.extend(percentile(&waits, 0.5));
     }
-    section.measured("p99_ms", &p99).measured("p50_ms", &p50);
-    Ok(())
+    Ok(Waits { p50, p99 })
 }

@@ -22,24 +22,26 @@ pub struct Real {
 pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
     let mut world = World::new().await;
     let count = if plan.is_tiny() { 2 } else { 30 };
-    let mut nodes = Vec::new();
-    for number in 0..count {
-        let node = world
-            .node(&format!("real-{number}"))
-            .labels("fleet=real")
-            .hook("hello", SCRIPT);
-        nodes.push(node.start().await);
-    }
-    say(&format!("{count} real agents are up"));
+    let mut nodes = vec![agent(&world, 0).await];
     let mut real = Real {
         single: Section::default(),
         real30: Section::default(),
         agent: Section::default(),
     };
+    // One alone: others would share its memory, and take its caches.
     idle(plan, &mut nodes[0], &mut real.agent).await;
     single(plan, &world, &nodes[0], &mut real.single).await?;
+    for number in 1..count {
+        nodes.push(agent(&world, number).await);
+    }
+    say(&format!("{count} real agents are up"));
     many(plan, &mut world, &mut nodes, peer, &mut real.real30).await?;
     Ok(real)
+}
+
+async fn agent(world: &World, number: usize) -> Node {
+    let node = world.node(&format!("real-{number}"));
+    node.labels("fleet=real").hook("hello", SCRIPT).start().await
 }
 
 /// Waits for the `settled` event of an execution, as `muster run` does.
@@ -106,9 +108,9 @@ async fn idle(plan: &Plan, node: &mut Node, agent: &mut Section) {
     let pid = node.daemon().pid();
     let mut percent = Vec::new();
     for _ in 0..if plan.quick { 1 } else { 3 } {
-        let (cpu, begun) = (machine::cpu_of_threads_s(pid), Instant::now());
+        let (cpu, begun) = (machine::cpu_s(pid), Instant::now());
         tokio::time::sleep(window).await;
-        percent.push((machine::cpu_of_threads_s(pid) - cpu) * 100.0 / begun.elapsed().as_secs_f64());
+        percent.push((machine::cpu_s(pid) - cpu) * 100.0 / begun.elapsed().as_secs_f64());
     }
     let pss: Vec<f64> = machine::pss_kib(pid)
         .into_iter()

@@ -5,12 +5,14 @@ use std::{net::SocketAddr, time::Duration, time::Instant};
 use muster_shared::wire::Execution;
 use serde_json::{Value, json};
 
-use super::{Plan, fleet::SwarmProcess, machine, median, summary::Section};
+use super::{Plan, engines, fleet::SwarmProcess, machine, median, summary::Section};
 use crate::{
-    World,
+    Engine, World,
     swarm::{identity::Fleet, tally::RoundDone},
 };
 
+/// How many nodes a dispatch is measured with.
+const SIZES: [usize; 3] = [1_000, 10_000, 50_000];
 /// Connections that all nodes share when they do not have their own for reports.
 const POOL: usize = 64;
 /// Descriptors that control needs beside those of its nodes.
@@ -34,34 +36,50 @@ struct Round {
 
 struct Bench<'p> {
     plan: &'p Plan,
+    engine: Engine,
     world: World,
     fleet: Fleet,
     server: SocketAddr,
     descriptors: usize,
 }
 
+impl<'p> Bench<'p> {
+    async fn on(engine: Engine, plan: &'p Plan, descriptors: u64) -> Result<Self, String> {
+        let world = engines::world(engine).await?;
+        let server = world
+            .operator
+            .server
+            .trim_start_matches("https://")
+            .parse::<SocketAddr>();
+        Ok(Self {
+            plan,
+            engine,
+            server: server.map_err(|err| format!("{}: {err}", world.operator.server))?,
+            world,
+            fleet: Fleet::default(),
+            descriptors: usize::try_from(descriptors).unwrap_or(usize::MAX),
+        })
+    }
+}
+
 /// # Errors
 /// With what went wrong, in words.
 pub async fn run(plan: &Plan, descriptors: u64) -> Result<Swarms, String> {
-    let world = World::new().await;
-    let server = world
-        .operator
-        .server
-        .trim_start_matches("https://")
-        .parse::<SocketAddr>();
-    let mut bench = Bench {
-        plan,
-        server: server.map_err(|err| format!("{}: {err}", world.operator.server))?,
-        world,
-        fleet: Fleet::default(),
-        descriptors: usize::try_from(descriptors).unwrap_or(usize::MAX),
-    };
     let mut all = Swarms {
         rows: Vec::new(),
         control: Section::default(),
         reconnect: Section::default(),
         flat: Section::default(),
     };
+    if plan.wants("swarm") {
+        match Bench::on(Engine::Postgres, plan, descriptors).await {
+            Ok(mut bench) => bench.sizes(&mut all.rows).await?,
+            Err(why) => all
+                .rows
+                .extend(SIZES.map(|nodes| not_available(Engine::Postgres, nodes, &why))),
+        }
+    }
+    let mut bench = Bench::on(Engine::Sqlite, plan, descriptors).await?;
     if plan.wants("swarm") {
         bench.sizes(&mut all.rows).await?;
     }
@@ -115,14 +133,14 @@ impl Bench<'_> {
         let sizes = if self.plan.is_tiny() {
             vec![self.plan.nodes_max]
         } else {
-            vec![1_000, 10_000, 50_000]
+            SIZES.to_vec()
         };
         let fits = self.descriptors.saturating_sub(DESCRIPTORS_BESIDE);
         let mut largest_done = 0;
         for nodes in sizes {
             if nodes > self.plan.nodes_max {
                 let why = format!("left out: NODES is {}", self.plan.nodes_max);
-                rows.push(not_available("sqlite", nodes, &why));
+                rows.push(not_available(self.engine, nodes, &why));
                 continue;
             }
             let own = nodes.min(fits / 2 / 100 * 100);
@@ -132,7 +150,7 @@ impl Bench<'_> {
                      have {} here",
                     self.descriptors
                 );
-                rows.push(not_available("sqlite", nodes, &why));
+                rows.push(not_available(self.engine, nodes, &why));
             }
             for (size, reporting) in [(own, "own"), (nodes.min(fits / 100 * 100), "pool")] {
                 if size > largest_done || reporting == "pool" && size >= nodes.min(fits) {
@@ -140,13 +158,6 @@ impl Bench<'_> {
                 }
             }
             largest_done = largest_done.max(own);
-        }
-        for nodes in [1_000, 10_000, 50_000] {
-            rows.push(not_available(
-                "postgresql",
-                nodes,
-                "the bench sets up SQLite alone so far",
-            ));
         }
         Ok(())
     }
@@ -182,7 +193,7 @@ impl Bench<'_> {
         let mut swarm = self.swarm(nodes, &[&how[..], &["--heartbeat-seconds", "0"]].concat())?;
         swarm.connected(nodes)?;
         let mut row = Section::default();
-        row.note("engine", "sqlite")
+        row.note("engine", engines::name(self.engine))
             .note("nodes", nodes)
             .note("reporting", reporting);
         let (mut settled, mut admitted, mut control_cpu, mut swarm_cpu, mut last_request) =
@@ -224,7 +235,8 @@ impl Bench<'_> {
             .note("journal_syncs", after.journal_syncs - before.journal_syncs)
             .note("swarm_kib_per_node", swarm_kib(after.resident_kib, nodes));
         say(&format!(
-            "{nodes} nodes, {reporting}: {:.2} s",
+            "{nodes} nodes, {}, {reporting}: {:.2} s",
+            engines::name(self.engine),
             median(&settled).unwrap_or(0.0)
         ));
         Ok(row.value())
@@ -383,9 +395,9 @@ fn swarm_kib(resident: u64, nodes: usize) -> u64 {
     resident / (nodes as u64).max(1)
 }
 
-fn not_available(engine: &str, nodes: usize, why: &str) -> Value {
+fn not_available(engine: Engine, nodes: usize, why: &str) -> Value {
     let mut row = Section::default();
-    row.note("engine", engine)
+    row.note("engine", engines::name(engine))
         .note("nodes", nodes)
         .note("reporting", "own");
     for key in ["settled_s", "control_cpu_ms_per_invocation", "admit_ms"] {
