@@ -8,12 +8,15 @@ pub mod fleet;
 pub mod machine;
 pub mod output;
 pub mod peer;
+pub mod plot;
 pub mod reads;
 pub mod real;
 pub mod summary;
 pub mod swarms;
 
 use std::path::PathBuf;
+
+use crate::{World, world::NodeToBe};
 
 /// What was asked for in the environment.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Plan {
     pub salt_python: Option<PathBuf>,
     /// Why there is none.
     pub no_salt: String,
+    /// The `musterd` that is installed on nodes, which is built by itself.
+    pub musterd: Option<PathBuf>,
 }
 
 impl Plan {
@@ -52,6 +57,17 @@ impl Plan {
                 .map(PathBuf::from),
             no_salt: get("MUSTER_BENCH_NO_SALT")
                 .unwrap_or_else(|| "MUSTER_BENCH_SALT_PYTHON names no Python".to_owned()),
+            musterd: get("MUSTER_BENCH_MUSTERD").map(PathBuf::from),
+        }
+    }
+
+    /// A node that runs the `musterd` that is measured.
+    #[must_use]
+    pub fn node<'w>(&self, world: &'w World, name: &str) -> NodeToBe<'w> {
+        let node = world.node(name);
+        match &self.musterd {
+            Some(musterd) => node.of_version(musterd.clone()),
+            None => node,
         }
     }
 

@@ -19,7 +19,7 @@ pub async fn run(plan: &Plan) -> Result<Section, String> {
         mib << 20
     );
     let world = World::new().await;
-    let mut node = world.node("loud").hook("loud", &script).start().await;
+    let mut node = plan.node(&world, "loud").hook("loud", &script).start().await;
     let (mut speed, mut peak) = (vec![], vec![]);
     for _ in 0..if plan.quick { 1 } else { 3 } {
         let pid = node.daemon().pid();

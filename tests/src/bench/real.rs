@@ -22,7 +22,7 @@ pub struct Real {
 pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
     let mut world = World::new().await;
     let count = if plan.is_tiny() { 2 } else { 30 };
-    let mut nodes = vec![agent(&world, 0).await];
+    let mut nodes = vec![agent(plan, &world, 0).await];
     let mut real = Real {
         single: Section::default(),
         real30: Section::default(),
@@ -32,15 +32,15 @@ pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
     idle(plan, &mut nodes[0], &mut real.agent).await;
     single(plan, &world, &nodes[0], &mut real.single).await?;
     for number in 1..count {
-        nodes.push(agent(&world, number).await);
+        nodes.push(agent(plan, &world, number).await);
     }
     say(&format!("{count} real agents are up"));
     many(plan, &mut world, &mut nodes, peer, &mut real.real30).await?;
     Ok(real)
 }
 
-async fn agent(world: &World, number: usize) -> Node {
-    let node = world.node(&format!("real-{number}"));
+async fn agent(plan: &Plan, world: &World, number: usize) -> Node {
+    let node = plan.node(world, &format!("real-{number}"));
     node.labels("fleet=real").hook("hello", SCRIPT).start().await
 }
 

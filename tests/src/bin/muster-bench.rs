@@ -3,7 +3,9 @@
 use std::{fs, process::ExitCode};
 
 use muster_tests::{
-    bench::{Plan, machine, output, peer::Peer, reads, real, summary, summary::Section, swarms, swarms::say},
+    bench::{
+        Plan, machine, output, peer::Peer, plot, reads, real, summary, summary::Section, swarms, swarms::say,
+    },
     swarm::raise_descriptor_limit,
 };
 use serde_json::{Value, json};
@@ -75,6 +77,8 @@ async fn run(plan: &Plan) -> Result<(), String> {
     let path = plan.into.join("summary.json");
     let text = serde_json::to_string_pretty(&summary).map_err(|err| err.to_string())?;
     fs::write(&path, text).map_err(said)?;
+    let rows = summary["swarm"].as_array().map_or(&[][..], Vec::as_slice);
+    fs::write(plan.into.join("time-over-nodes.svg"), plot::svg(rows)).map_err(said)?;
     println!("{}\nThe whole of it: {}", summary::table(&judged), path.display());
     let absent: Vec<_> = summary::KEYS
         .iter()
