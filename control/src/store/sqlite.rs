@@ -369,14 +369,12 @@ impl<'r, T: FromSqlite<'r>> FromSqlite<'r> for Option<T> {
 
 /// What SQLite said, in the form that both databases share.
 fn said(err: rusqlite::Error) -> sqlx::Error {
-    match err {
-        rusqlite::Error::SqliteFailure(code, text) => {
-            let text = text.unwrap_or_else(|| code.to_string());
-            let code = code.extended_code;
-            sqlx::Error::Database(Box::new(Said { code, text }))
-        }
-        other => sqlx::Error::Protocol(other.to_string()),
-    }
+    let rusqlite::Error::SqliteFailure(code, text) = &err else {
+        return sqlx::Error::Protocol(err.to_string());
+    };
+    let text = text.clone().unwrap_or_else(|| code.to_string());
+    let code = code.extended_code;
+    sqlx::Error::Database(Box::new(Said { code, text }))
 }
 
 #[derive(Debug)]
