@@ -40,7 +40,7 @@ impl Peer {
             return absent(plan.no_salt.clone());
         };
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/bench-salt");
-        let runs = if plan.quick { "5" } else { "11" };
+        let runs = if plan.quick { "3" } else { "11" };
         let ran = Command::new(python)
             .args([script, "--minions", &minions.to_string(), "--runs", runs])
             .stdin(Stdio::null())

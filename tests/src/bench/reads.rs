@@ -10,7 +10,7 @@ use muster_shared::{
 };
 
 const EXECUTIONS: u32 = 1_000_000;
-const EXECUTIONS_QUICK: u32 = 200_000;
+const EXECUTIONS_QUICK: u32 = 100_000;
 const EXECUTIONS_TINY: u32 = 5_000;
 
 /// # Errors

@@ -102,7 +102,7 @@ async fn single(plan: &Plan, world: &World, node: &Node, section: &mut Section) 
 async fn idle(plan: &Plan, node: &mut Node, agent: &mut Section) {
     let window = Duration::from_secs(match (plan.is_tiny(), plan.quick) {
         (true, _) => 2,
-        (false, true) => 30,
+        (false, true) => 15,
         (false, false) => 60,
     });
     let pid = node.daemon().pid();
