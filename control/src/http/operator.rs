@@ -76,13 +76,16 @@ pub(super) async fn dispatch(
     let once = once(&control, &headers, &bytes)?;
     let request = parse_json(&bytes)?;
     // Many statements one after another, for any number of nodes: on a thread of its own.
-    let _place = DISPATCHING
+    let place = DISPATCHING
         .acquire()
         .await
         .map_err(|err| ApiError::internal(&err))?;
-    apart(admit(control, caller, request, once))
-        .await
-        .map_err(|err| ApiError::internal(&err))?
+    let admitted = apart(async move {
+        // Held as long as the thread is, also where the caller has gone.
+        let _place = place;
+        admit(control, caller, request, once).await
+    });
+    admitted.await.map_err(|err| ApiError::internal(&err))?
 }
 
 async fn admit(
