@@ -7,8 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{CorruptRow, Pool, StoreError, sqlite::here};
-use crate::together::{Fits, Together};
+use super::{
+    CorruptRow, Pool, StoreError,
+    sqlite::{apart, here},
+};
+use crate::together::{Fits, Lead, Together};
 
 /// How many are answered by one statement at most.
 const ASKED_MAX: usize = 256;
@@ -32,12 +35,27 @@ impl<Q: Copy + Eq + Hash> Fits<Q> for Group<Q> {
     }
 }
 
-/// Asks with all others who ask now. `find` answers a list of questions.
+/// Where questions are answered that come to a row each at most. Behind whoever is ready to ask too: where many are, they
+/// are one group; where nobody is, it begins at once.
+pub(super) fn nearby(lead: Lead) {
+    drop(tokio::spawn(async {
+        tokio::task::yield_now().await;
+        here(lead).await;
+    }));
+}
+
+/// Where questions are answered that may come to any number of rows.
+pub(super) fn elsewhere(lead: Lead) {
+    drop(apart(lead));
+}
+
+/// Asks with all others who ask now. `find` answers a list of questions, `place` says where.
 pub(super) async fn ask<Q, A, F>(
     questions: &Questions<Q, A>,
     question: Q,
     pool: &Pool,
     find: fn(Pool, Vec<Q>) -> F,
+    place: fn(Lead),
 ) -> Result<Option<A>, StoreError>
 where
     Q: Copy + Eq + Hash + Send + Sync + 'static,
@@ -51,14 +69,7 @@ where
             async move { answers(&asked, found.await) }
         }
     };
-    // Behind whoever is ready to ask too: where many are, they are one group; where nobody is, it begins at once.
-    let begin = |lead| {
-        drop(tokio::spawn(async {
-            tokio::task::yield_now().await;
-            here(lead).await;
-        }));
-    };
-    let answer = questions.done::<Group<Q>, _, _>(question, serve, begin).await;
+    let answer = questions.done::<Group<Q>, _, _>(question, serve, place).await;
     answer.unwrap_or(Err(StoreError::Sql(sqlx::Error::WorkerCrashed)))
 }
 

@@ -14,7 +14,7 @@ use muster_shared::{
 
 use super::{
     CorruptRow, News, Pool, ROWS_PER_INSERT, Store, StoreError, Tx,
-    ask::{Found, ask},
+    ask::{Found, ask, nearby},
     engine::Transaction,
     rows::{Reader, Row, nodes_of, to_json},
     statement::{QueryBuilder, Statement, in_powers, query, query_scalar},
@@ -687,7 +687,14 @@ impl Store {
         execution: ExecutionId,
         node: NodeId,
     ) -> Result<Option<TargetState>, StoreError> {
-        ask(&self.targets, (execution, node), &self.read, target_states).await
+        ask(
+            &self.targets,
+            (execution, node),
+            &self.read,
+            target_states,
+            nearby,
+        )
+        .await
     }
 
     /// The output of an invocation; `None` when it has none, or does not exist.

@@ -8,7 +8,7 @@ use muster_shared::{
 
 use super::{
     CorruptRow, ExecutionHeader, News, Pool, Store, StoreError, Tx,
-    ask::{Found, ask},
+    ask::{Found, ask, elsewhere},
     cancel::owed_cancels,
     executions::HEADER_COLUMNS,
     rows::{Reader, Row, nodes_of},
@@ -181,7 +181,7 @@ async fn all_owed(pool: Pool, nodes: Vec<NodeId>) -> Result<OwedTo, StoreError> 
 impl Store {
     /// All that a node is owed at this moment, but for the signing keys.
     pub(crate) async fn owed_to(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
-        let owed = ask(&self.owed, node, &self.read, all_owed).await?;
+        let owed = ask(&self.owed, node, &self.read, all_owed, elsewhere).await?;
         Ok(owed.unwrap_or_default())
     }
 

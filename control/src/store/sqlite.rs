@@ -14,10 +14,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{
-    Connection, OpenFlags, ffi,
-    types::{Value as Stored, ValueRef},
-};
+use rusqlite::{Connection, OpenFlags, ffi, types::ValueRef};
 use sqlx::error::{DatabaseError, ErrorKind};
 use tokio::{
     runtime::Handle,
@@ -209,11 +206,10 @@ impl Taken {
     ) -> Result<S, sqlx::Error> {
         self.call(move |connection| {
             each_row(connection, &sql, &values, |columns, row| {
-                let values: rusqlite::Result<_> =
-                    (0..columns.len()).map(|at| row.get::<_, Stored>(at)).collect();
+                let values = (0..columns.len()).map(|at| row.get_ref(at).map(Stored::of));
                 let row = SqliteRow {
                     columns: Arc::clone(columns),
-                    values: values?,
+                    values: values.collect::<rusqlite::Result<_>>()?,
                 };
                 Ok(step(&mut state, row))
             })?;
@@ -266,6 +262,38 @@ fn bind(statement: &mut rusqlite::Statement<'_>, at: usize, value: &Value) -> ru
     }
 }
 
+/// A value, taken out of its row as it is: that a text is one is asked by whoever reads it, so that one that is none spoils
+/// no other row.
+enum Stored {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(Vec<u8>),
+    Blob(Vec<u8>),
+}
+
+impl Stored {
+    fn of(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Null => Self::Null,
+            ValueRef::Integer(n) => Self::Integer(n),
+            ValueRef::Real(n) => Self::Real(n),
+            ValueRef::Text(text) => Self::Text(text.to_vec()),
+            ValueRef::Blob(bytes) => Self::Blob(bytes.to_vec()),
+        }
+    }
+
+    fn as_ref(&self) -> ValueRef<'_> {
+        match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(n) => ValueRef::Integer(*n),
+            Self::Real(n) => ValueRef::Real(*n),
+            Self::Text(text) => ValueRef::Text(text),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }
+    }
+}
+
 /// A row, taken out of the statement that found it.
 pub(super) struct SqliteRow {
     columns: Arc<[Box<str>]>,
@@ -283,7 +311,7 @@ impl SqliteRow {
             .values
             .get(at)
             .ok_or_else(|| sqlx::Error::ColumnNotFound(at.to_string()))?;
-        T::from_sqlite(value.into()).map_err(|why| sqlx::Error::ColumnDecode {
+        T::from_sqlite(value.as_ref()).map_err(|why| sqlx::Error::ColumnDecode {
             index: at.to_string(),
             source: why.into(),
         })
@@ -421,5 +449,86 @@ impl DatabaseError for Said {
             ffi::SQLITE_CONSTRAINT_CHECK => ErrorKind::CheckViolation,
             _ => ErrorKind::Other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BRIEFLY: Duration = Duration::from_millis(50);
+
+    /// A file with one table of texts, and so many connections to it.
+    fn connections(count: u32) -> (tempfile::TempDir, Connections) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("texts.db");
+        let made = Connection::open(&path).unwrap();
+        made.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE texts (text TEXT)")
+            .unwrap();
+        (dir, Connections::to(&path, true, count, BRIEFLY))
+    }
+
+    async fn rows(of: &Connections) -> Vec<SqliteRow> {
+        let statement = (
+            Text::Numbered("SELECT text FROM texts ORDER BY rowid".into()),
+            Values::default(),
+        );
+        let step = |rows: &mut Vec<SqliteRow>, row| {
+            rows.push(row);
+            true
+        };
+        let mut taken = of.take().await.unwrap();
+        taken.fold(statement, Vec::new(), step).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_text_that_is_none_spoils_no_other_row() {
+        let (_dir, texts) = connections(1);
+        let insert = "INSERT INTO texts VALUES (CAST(x'ff' AS TEXT)), ('sound')";
+        texts.take().await.unwrap().batch(insert).await.unwrap();
+        let rows = rows(&texts).await;
+        assert!(rows[0].try_get::<&str>("text").is_err());
+        assert_eq!(rows[1].try_get::<&str>("text").unwrap(), "sound");
+        assert!(rows[1].try_get::<i64>("text").is_err() && rows[1].try_get::<&str>("other").is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_not_committed_goes_with_its_transaction_and_the_connection_is_of_use_again() {
+        let (_dir, texts) = connections(1);
+        let mut taken = texts.take().await.unwrap();
+        taken.batch("BEGIN IMMEDIATE").await.unwrap();
+        taken.batch("INSERT INTO texts VALUES ('lost')").await.unwrap();
+        drop(taken);
+        assert!(rows(&texts).await.is_empty());
+        let mut taken = texts.take().await.unwrap();
+        taken.batch("BEGIN IMMEDIATE").await.unwrap();
+        taken.batch("INSERT INTO texts VALUES ('kept')").await.unwrap();
+        taken.batch("COMMIT").await.unwrap();
+        drop(taken);
+        assert_eq!(rows(&texts).await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn whoever_gets_no_connection_in_time_is_told_so_and_nobody_gets_one_after_the_close() {
+        let (_dir, texts) = connections(2);
+        let (first, second) = (texts.take().await.unwrap(), texts.take().await.unwrap());
+        assert!(matches!(texts.take().await, Err(sqlx::Error::PoolTimedOut)));
+        drop((first, second));
+        texts.close().await;
+        assert!(matches!(texts.take().await, Err(sqlx::Error::PoolClosed)));
+    }
+
+    #[tokio::test]
+    async fn calls_are_the_same_on_a_thread_that_may_wait_and_the_thread_forgets_that_it_may() {
+        let (_dir, texts) = connections(1);
+        let counted = texts.clone();
+        let count = apart(async move {
+            assert!(MAY_WAIT.get());
+            rows(&counted).await.len()
+        });
+        assert_eq!(count.await.unwrap(), 0);
+        assert_eq!(here(rows(&texts)).await.len(), 0);
+        assert!(!MAY_WAIT.get());
+        assert!(!tokio::task::spawn_blocking(|| MAY_WAIT.get()).await.unwrap());
     }
 }
