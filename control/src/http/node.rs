@@ -346,3 +346,28 @@ fn event(control: &Control, node: NodeId, owed: &Owed) -> Option<Event> {
             .data(data),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_streams_speak_together_and_in_time() {
+        let now = Instant::now();
+        let _ = keep_alive_after(now);
+        let mut spoken: Vec<Instant> = (0..2000)
+            .map(|ms| {
+                let at = now + Duration::from_millis(ms);
+                let next = keep_alive_after(at);
+                let wait = next.duration_since(at);
+                assert!(
+                    wait <= KEEP_ALIVE && wait + Duration::from_secs(1) > KEEP_ALIVE,
+                    "{wait:?}"
+                );
+                next
+            })
+            .collect();
+        spoken.dedup();
+        assert!(spoken.len() <= 3, "{spoken:?}");
+    }
+}

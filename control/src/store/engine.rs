@@ -25,7 +25,7 @@ use super::{
 };
 
 /// How many connections read at the same time.
-pub(super) const READERS: u32 = 4;
+const READERS: u32 = 4;
 /// How long a writer waits for its turn, and a reader for a connection, before the caller is told to come back.
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// PostgreSQL ends a write that does not go on for so long: a replica that froze must not hold up the others.
