@@ -204,11 +204,11 @@ impl Bench<'_> {
             .note("reporting", reporting);
         let (mut settled, mut admitted, mut control_cpu, mut swarm_cpu, mut last_request) =
             (vec![], vec![], vec![], vec![], vec![]);
-        let runs = if self.plan.quick { 2 } else { 3 };
+        const RUNS: usize = 3;
         // Once before: the connections for reports are open then, as heartbeats keep them.
         self.round(&mut swarm, nodes).await?;
         let before = swarm.counts()?;
-        for _ in 0..runs {
+        for _ in 0..RUNS {
             let pid = self.world.control().pid();
             let (cpu, own_cpu) = (machine::cpu_s(pid), machine::cpu_s(swarm.pid()));
             let Round {
