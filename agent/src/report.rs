@@ -14,7 +14,7 @@ use std::{
 
 use muster_shared::{
     ids::Digest,
-    status::Status,
+    status::{Passed, Status},
     wire::{
         ActionRequest, Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX,
         INLINE_OUTPUT_BYTES_MAX, output_key,
@@ -133,9 +133,18 @@ impl Reporter {
     /// Returns when control has answered for good.
     pub(crate) async fn deliver(&self, errand: &Errand) -> Delivered {
         let Some(outcome) = &errand.outcome else {
-            return self.tell(errand, &Callback::of(errand.status)).await;
+            let passed = errand.passed.clone();
+            let step = Callback {
+                passed,
+                ..Callback::of(errand.status)
+            };
+            return self.tell(errand, &step).await;
         };
-        let end = outcome.callback();
+        let passed = errand.passed.clone();
+        let end = Callback {
+            passed,
+            ..outcome.callback()
+        };
         match self.delivery(errand, outcome).await {
             Delivery::Nothing => self.tell(errand, &end).await,
             Delivery::Inline(bytes) => {
@@ -324,9 +333,12 @@ impl Reporter {
         status: Status,
         until: &mut Option<Instant>,
     ) -> Tried {
+        // It is about what runs still, or about an end that is known: nothing was passed after it.
+        let through = |passed: &&Passed| Status::from(**passed) != status && !status.is_terminal();
         let declaration = Callback {
             declared_output_bytes: Some(upload.bytes),
             declared_output_sha256: Some(upload.sha256),
+            passed: end.passed.iter().filter(through).copied().collect(),
             ..Callback::of(status)
         };
         let answer = match self.post(errand, &declaration).await {
@@ -405,6 +417,30 @@ impl Reporter {
     }
 
     async fn post_in(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
+        let posted = self.post_whole(slots, errand, callback).await;
+        let Posted::Refused {
+            delivered: Delivered::Ahead,
+            ..
+        } = posted
+        else {
+            return posted;
+        };
+        if callback.passed.is_empty() {
+            return posted;
+        }
+        // A control from before `passed` takes one step at a time. What it says of the last one counts.
+        for passed in &callback.passed {
+            let step = Callback::of((*passed).into());
+            let _ = self.post_whole(slots, errand, &step).await;
+        }
+        let last = Callback {
+            passed: Vec::new(),
+            ..callback.clone()
+        };
+        self.post_whole(slots, errand, &last).await
+    }
+
+    async fn post_whole(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
         let request = &errand.request;
         let about_upload = callback.names_object() || callback.declared_output_bytes.is_some();
         let mut backoff = Backoff::new(self.backoff);
@@ -423,7 +459,13 @@ impl Reporter {
             };
             let asked = match judge(&err) {
                 Answer::Done(delivered) => {
-                    log::warn!(execution_id:% = request.execution_id, node_id:% = request.node_id, action:% = request.action,
+                    let stepwise = delivered == Delivered::Ahead && !callback.passed.is_empty();
+                    let level = if stepwise {
+                        log::Level::Debug
+                    } else {
+                        log::Level::Warn
+                    };
+                    log::log!(level, execution_id:% = request.execution_id, node_id:% = request.node_id, action:% = request.action,
                         status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
                     let why = err.to_string();
                     return Posted::Refused { delivered, why };

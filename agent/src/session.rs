@@ -17,7 +17,7 @@ use std::{
 
 use muster_shared::{
     ids::ExecutionId,
-    status::Status,
+    status::{Passed, Status},
     time::Timestamp,
     wire::{ActionKind, ActionRequest},
 };
@@ -144,6 +144,8 @@ impl Effect {
 #[derive(Clone, Debug)]
 pub(crate) struct Errand {
     pub(crate) request: Arc<ActionRequest>,
+    /// Since control answered last.
+    pub(crate) passed: Vec<Passed>,
     pub(crate) status: Status,
     pub(crate) attempt: u32,
     /// Of a terminal status.
@@ -700,7 +702,9 @@ impl Session {
         if invocation.posting {
             return;
         }
-        let Some(status) = invocation.owed() else { return };
+        let Some((passed, status)) = invocation.owed() else {
+            return;
+        };
         invocation.posting = true;
         let outcome = match &invocation.stage {
             Stage::Ended(outcome) if status.is_terminal() => Some(outcome.clone()),
@@ -708,6 +712,7 @@ impl Session {
         };
         decision.effects.push(Effect::Post(Errand {
             request: Arc::clone(&invocation.request),
+            passed,
             status,
             attempt: invocation.attempt,
             outcome,

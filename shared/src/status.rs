@@ -21,6 +21,24 @@ pub enum Status {
     Timeout,
 }
 
+/// A status that a report of a later one may bring with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Passed {
+    Ack,
+    Started,
+}
+
+impl From<Passed> for Status {
+    fn from(passed: Passed) -> Self {
+        match passed {
+            Passed::Ack => Self::Ack,
+            Passed::Started => Self::Started,
+        }
+    }
+}
+
 /// Whose word moves an invocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mover {
@@ -103,6 +121,31 @@ impl Status {
                 Err(Refused::NotAnAdvance { from: self, to })
             }
         }
+    }
+
+    /// What is left of a way through `passed`, in their order, for an invocation that is at `self` already.
+    #[must_use]
+    pub fn left_of(self, passed: &[Passed]) -> &[Passed] {
+        let known = passed.iter().rposition(|status| self == (*status).into());
+        known.map_or(passed, |at| &passed[at + 1..])
+    }
+
+    /// Takes each step on the way to `to` as if it had been reported by itself. Where the way ends already, nothing is
+    /// left to do, whatever it says of how it went there.
+    ///
+    /// # Errors
+    /// When one of the steps is not where `by` may take an invocation.
+    pub fn advance_through(self, passed: &[Passed], to: Self, by: Mover) -> Result<Step, Refused> {
+        if self == to || self.is_terminal() {
+            return self.advance(to, by);
+        }
+        let mut at = self;
+        let passed = self.left_of(passed).iter().map(|status| (*status).into());
+        for next in passed.chain([to]) {
+            let _ = at.advance(next, by)?;
+            at = next;
+        }
+        Ok(Step::Move)
     }
 
     /// The statuses from which `by` may take an invocation to `self`: the guard of the compare-and-set.
@@ -210,6 +253,36 @@ mod tests {
             (Started, Timeout),
         ];
         check_every_pair(Mover::Node, &moves);
+    }
+
+    #[test]
+    fn a_way_is_gone_step_by_step_and_taken_up_where_control_is() {
+        let (ack, started) = (Passed::Ack, Passed::Started);
+        let go = |from: Status, passed: &[Passed], to| from.advance_through(passed, to, Mover::Node);
+        assert_eq!(go(Pending, &[ack], Started), Ok(Step::Move));
+        assert_eq!(go(Pending, &[ack, started], Succeeded), Ok(Step::Move));
+        // Told again after some of it was taken.
+        assert_eq!(go(Ack, &[ack], Started), Ok(Step::Move));
+        assert_eq!(go(Started, &[ack, started], Failed), Ok(Step::Move));
+        assert_eq!(go(Started, &[ack], Started), Ok(Step::Already));
+        assert_eq!(go(Failed, &[ack, started], Failed), Ok(Step::Already));
+        for (from, passed, to, at, next) in [
+            (Pending, &[started][..], Succeeded, Pending, Started),
+            (Pending, &[ack], Succeeded, Ack, Succeeded),
+            (Started, &[ack], Succeeded, Started, Ack),
+            (Started, &[], Ack, Started, Ack),
+        ] {
+            assert_eq!(
+                go(from, passed, to),
+                Err(Refused::NotAnAdvance { from: at, to: next })
+            );
+        }
+        for to in [Started, Succeeded] {
+            assert_eq!(
+                go(Cancelled, &[ack], to),
+                Err(Refused::AlreadyTerminal(Cancelled))
+            );
+        }
     }
 
     #[test]

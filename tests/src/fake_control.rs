@@ -291,6 +291,11 @@ impl FakeControl {
         self.state().answers.extend(answers);
     }
 
+    /// Knows nothing of what a node has passed, as a control from before that.
+    pub fn take_single_steps(&self) {
+        self.state().single_steps = true;
+    }
+
     /// The same, in place of what was planned before.
     pub fn answer_from_now(&self, answers: impl IntoIterator<Item = AnswerWith>) {
         self.state().answers = answers.into_iter().collect();
@@ -403,17 +408,10 @@ impl FakeControl {
         .await
     }
 
-    /// The statuses that were accepted for an execution, in order.
+    /// The steps that an execution made, in order.
     #[must_use]
     pub fn advances(&self, execution: ExecutionId) -> Vec<Status> {
-        let mut statuses: Vec<Status> = self
-            .callbacks(execution)
-            .iter()
-            .filter(|t| t.answered == 200)
-            .map(|t| t.callback.status)
-            .collect();
-        statuses.dedup();
-        statuses
+        self.state().steps.get(&execution).cloned().unwrap_or_default()
     }
 
     /// The bytes uploaded for an execution.

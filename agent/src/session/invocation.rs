@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use muster_shared::{status::Status, time::Timestamp, wire::ActionRequest};
+use muster_shared::{
+    status::{Passed, Status},
+    time::Timestamp,
+    wire::ActionRequest,
+};
 
 use super::Recorded;
 use crate::{
@@ -96,21 +100,28 @@ impl Invocation {
         }
     }
 
-    /// The next status that control has to hear, if any.
-    pub(super) fn owed(&self) -> Option<Status> {
+    /// What control has to hear, if anything: where the invocation is now, and what it went through on its way there.
+    pub(super) fn owed(&self) -> Option<(Vec<Passed>, Status)> {
+        let (ack, started) = (Passed::Ack, Passed::Started);
         match (self.reported, &self.stage) {
-            (Reported::Nothing, Stage::Taken | Stage::Started | Stage::Ended(_)) => Some(Status::Ack),
-            (Reported::Ack, Stage::Started) => Some(Status::Started),
-            // What timed out before it started goes there directly; every other ending has to pass through.
-            (Reported::Ack, Stage::Ended(outcome)) => Some(if outcome.ended == Ended::Expired {
-                outcome.status()
-            } else {
-                Status::Started
-            }),
-            (Reported::Started, Stage::Ended(outcome)) => Some(outcome.status()),
+            (Reported::Nothing, Stage::Taken) => Some((vec![], Status::Ack)),
+            (Reported::Nothing, Stage::Started) => Some((vec![ack], Status::Started)),
+            (Reported::Ack, Stage::Started) => Some((vec![], Status::Started)),
+            (told, Stage::Ended(outcome)) => {
+                // What timed out before it started goes there directly; every other ending has to pass through.
+                let direct = outcome.ended == Ended::Expired;
+                let passed = match told {
+                    Reported::Nothing if direct => vec![ack],
+                    Reported::Nothing => vec![ack, started],
+                    Reported::Ack if direct => vec![],
+                    Reported::Ack => vec![started],
+                    Reported::Started => vec![],
+                    Reported::Terminal => return None,
+                };
+                Some((passed, outcome.status()))
+            }
             (Reported::Ack, Stage::Taken)
-            | (Reported::Started, Stage::Taken | Stage::Started)
-            | (Reported::Terminal, Stage::Taken | Stage::Started | Stage::Ended(_)) => None,
+            | (Reported::Started | Reported::Terminal, Stage::Taken | Stage::Started) => None,
         }
     }
 }

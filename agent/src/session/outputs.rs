@@ -109,6 +109,7 @@ impl Session {
         decision.effects.push(Effect::Upload {
             errand: Errand {
                 request: Arc::clone(&invocation.request),
+                passed: Vec::new(),
                 status: outcome.status(),
                 attempt: invocation.attempt,
                 outcome: Some(outcome.clone()),

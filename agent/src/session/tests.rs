@@ -123,7 +123,18 @@ fn short(decision: &Decision) -> String {
     let effect = |effect: &Effect| match effect {
         Effect::Start { request, attempt } => format!("start {}.{attempt}", number(request.execution_id)),
         Effect::Stop { execution } => format!("stop {}", number(*execution)),
-        Effect::Post(errand) => format!("post {} {}", number(errand.request.execution_id), errand.status),
+        Effect::Post(errand) => {
+            let passed = errand
+                .passed
+                .iter()
+                .map(|passed| format!("{}+", Status::from(*passed)));
+            let passed: String = passed.collect();
+            format!(
+                "post {} {passed}{}",
+                number(errand.request.execution_id),
+                errand.status
+            )
+        }
         Effect::Upload { errand, since } => {
             format!(
                 "upload {} since {}",
@@ -182,8 +193,10 @@ fn cancelled(row: Recorded) -> Recorded {
 #[test]
 fn a_request_is_recorded_before_it_is_acknowledged_and_started_in_that_order() {
     let mut tried = Tried::new();
-    tried.expect(new(hook(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
-    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
+    tried.expect(
+        new(hook(1)),
+        "taken 1, started 1.1 | start 1.1, post 1 ack+started",
+    );
     tried.expect(told(1, Status::Started), "reported 1 started | ");
     tried.expect(done(1), "ended 1 succeeded | post 1 succeeded");
     tried.expect(told(1, Status::Succeeded), "reported 1 terminal | forget 1");
@@ -191,12 +204,24 @@ fn a_request_is_recorded_before_it_is_acknowledged_and_started_in_that_order() {
 }
 
 #[test]
-fn an_end_before_the_acknowledgement_waits_for_its_turn() {
+fn an_end_before_the_start_is_told_waits_for_its_turn() {
     let mut tried = Tried::new();
-    tried.expect(new(builtin(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(
+        new(builtin(1)),
+        "taken 1, started 1.1 | start 1.1, post 1 ack+started",
+    );
     tried.expect(done(1), "ended 1 succeeded | ");
-    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
     tried.expect(told(1, Status::Started), "reported 1 started | post 1 succeeded");
+}
+
+#[test]
+fn what_was_passed_while_control_was_away_is_told_together() {
+    let mut tried = Tried::new();
+    let _ = tried.0.handle(new(hook(1)), at(0));
+    tried.expect(new(hook(2)), "taken 2 | post 2 ack");
+    tried.expect(done(1), "ended 1 succeeded, started 2.1 | start 2.1");
+    tried.expect(done(2), "ended 2 succeeded | ");
+    tried.expect(told(2, Status::Ack), "reported 2 ack | post 2 started+succeeded");
 }
 
 #[test]
@@ -205,12 +230,11 @@ fn a_repeated_request_is_never_run_again() {
     let _ = tried.0.handle(new(hook(1)), at(0));
     // While the acknowledgement is on its way there is nothing to add.
     tried.expect(new(hook(1)), " | ");
-    let _ = tried.0.handle(told(1, Status::Ack), at(0));
     let _ = tried.0.handle(told(1, Status::Started), at(0));
     // Control has lost it: everything is told again, and nothing is run.
-    tried.expect(new(hook(1)), "reported 1 nothing | post 1 ack");
-    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
-    tried.expect(done(1), "ended 1 succeeded | ");
+    tried.expect(new(hook(1)), "reported 1 nothing | post 1 ack+started");
+    tried.expect(told(1, Status::Started), "reported 1 started | ");
+    tried.expect(done(1), "ended 1 succeeded | post 1 succeeded");
 }
 
 #[test]
@@ -224,15 +248,7 @@ fn a_request_that_was_settled_long_ago_is_answered_from_the_journal() {
             cancelled: false,
             denied: None,
         },
-        "reported 1 nothing | post 1 ack",
-    );
-    tried.expect(
-        answered(1, Status::Ack, Delivered::Settled),
-        "reported 1 ack | post 1 started",
-    );
-    tried.expect(
-        answered(1, Status::Started, Delivered::Settled),
-        "reported 1 started | post 1 succeeded",
+        "reported 1 nothing | post 1 ack+started+succeeded",
     );
     tried.expect(
         answered(1, Status::Succeeded, Delivered::Settled),
@@ -243,10 +259,16 @@ fn a_request_that_was_settled_long_ago_is_answered_from_the_journal() {
 #[test]
 fn hooks_run_one_at_a_time_in_the_order_of_arrival_and_builtins_beside_them() {
     let mut tried = Tried::new();
-    tried.expect(new(hook(1)), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(
+        new(hook(1)),
+        "taken 1, started 1.1 | start 1.1, post 1 ack+started",
+    );
     tried.expect(new(hook(2)), "taken 2 | post 2 ack");
     tried.expect(new(hook(3)), "taken 3 | post 3 ack");
-    tried.expect(new(builtin(4)), "taken 4, started 4.1 | start 4.1, post 4 ack");
+    tried.expect(
+        new(builtin(4)),
+        "taken 4, started 4.1 | start 4.1, post 4 ack+started",
+    );
     tried.expect(told(2, Status::Ack), "reported 2 ack | ");
     tried.expect(
         done(1),
@@ -271,9 +293,10 @@ fn past_the_queue_a_request_is_refused_through_the_legal_statuses() {
     for n in 1..=4 {
         let _ = tried.0.handle(new(hook(n)), at(0));
     }
-    tried.expect(new(hook(5)), "taken 5, ended 5 failed | post 5 ack");
-    tried.expect(told(5, Status::Ack), "reported 5 ack | post 5 started");
-    tried.expect(told(5, Status::Started), "reported 5 started | post 5 failed");
+    tried.expect(
+        new(hook(5)),
+        "taken 5, ended 5 failed | post 5 ack+started+failed",
+    );
     // Those in front are not disturbed.
     tried.expect(done(1), "ended 1 succeeded, started 2.1 | start 2.1");
 }
@@ -297,9 +320,8 @@ fn one_that_arrives_expired_is_not_started() {
     tried.expect_at(
         new(request(1, ActionKind::Hook, 5)),
         5,
-        "taken 1, ended 1 timeout | post 1 ack",
+        "taken 1, ended 1 timeout | post 1 ack+timeout",
     );
-    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 timeout");
 }
 
 #[test]
@@ -319,8 +341,8 @@ fn a_running_hook_whose_execution_is_gone_is_reported_to_its_end() {
     let mut tried = Tried::new();
     let _ = tried.0.handle(new(hook(1)), at(0));
     tried.expect(
-        answered(1, Status::Ack, Delivered::Gone),
-        "reported 1 ack | post 1 started",
+        answered(1, Status::Started, Delivered::Gone),
+        "reported 1 started | ",
     );
     assert_eq!(tried.0.running(), 1);
 }
@@ -336,7 +358,7 @@ fn without_a_journal_hooks_are_refused_and_builtins_run() {
             code: "disk_full",
             why: why(),
         },
-        " | post 1 ack",
+        " | post 1 ack+started+failed",
     );
     let _ = tried.0.handle(new(builtin(2)), at(0));
     tried.expect(
@@ -345,10 +367,10 @@ fn without_a_journal_hooks_are_refused_and_builtins_run() {
             code: "disk_full",
             why: why(),
         },
-        " | start 2.1, post 2 ack",
+        " | start 2.1, post 2 ack+started",
     );
-    tried.expect(told(2, Status::Ack), " | post 2 started");
-    tried.expect(done(2), " | ");
+    tried.expect(told(2, Status::Started), " | ");
+    tried.expect(done(2), " | post 2 succeeded");
 }
 
 #[test]
@@ -421,8 +443,7 @@ fn a_cancel_of_what_waits_walks_the_legal_statuses_and_starts_nothing() {
     let _ = tried.0.handle(new(hook(2)), at(0));
     // The acknowledgement is on its way still.
     tried.expect(cancel(2), "cancel 2, ended 2 cancelled | ");
-    tried.expect(told(2, Status::Ack), "reported 2 ack | post 2 started");
-    tried.expect(told(2, Status::Started), "reported 2 started | post 2 cancelled");
+    tried.expect(told(2, Status::Ack), "reported 2 ack | post 2 started+cancelled");
     tried.expect(cancel(2), " | ");
     tried.expect(told(2, Status::Cancelled), "reported 2 terminal | forget 2");
     tried.expect(done(1), "ended 1 succeeded | ");
@@ -432,7 +453,6 @@ fn a_cancel_of_what_waits_walks_the_legal_statuses_and_starts_nothing() {
 fn a_cancel_of_what_runs_is_recorded_once_and_ends_with_the_supervisors_word() {
     let mut tried = Tried::new();
     let _ = tried.0.handle(new(hook(1)), at(0));
-    let _ = tried.0.handle(told(1, Status::Ack), at(0));
     let _ = tried.0.handle(told(1, Status::Started), at(0));
     let _ = tried.0.handle(new(hook(2)), at(0));
     tried.expect(cancel(1), "cancel 1 | stop 1");
@@ -480,7 +500,7 @@ fn a_cancel_that_comes_first_keeps_its_request_from_running() {
         cancelled: true,
         denied: None,
     };
-    tried.expect(late, "taken 1, ended 1 cancelled | post 1 ack");
+    tried.expect(late, "taken 1, ended 1 cancelled | post 1 ack+started+cancelled");
     assert_eq!(tried.0.running(), 0);
     // One that was settled long ago is not remembered again.
     let old = Input::CancelAsked {
@@ -495,12 +515,9 @@ fn what_runs_and_is_settled_at_control_is_stopped_and_reported_to_its_end() {
     let mut tried = Tried::new();
     let _ = tried.0.handle(new(hook(1)), at(0));
     tried.expect(
-        answered(1, Status::Ack, Delivered::Settled),
-        "reported 1 ack, cancel 1 | stop 1, post 1 started",
+        answered(1, Status::Started, Delivered::Settled),
+        "reported 1 started, cancel 1 | stop 1",
     );
-    let _ = tried
-        .0
-        .handle(answered(1, Status::Started, Delivered::Settled), at(0));
     tried.expect(stopped(1), "ended 1 cancelled | post 1 cancelled");
     tried.expect(
         answered(1, Status::Cancelled, Delivered::Taken),
@@ -528,7 +545,7 @@ fn a_restart_goes_on_with_a_cancel() {
             ),
         ],
         "ended 2 cancelled, ended 3 cancelled, ended 4 cancelled | \
-         stop 1, post 2 started, post 3 started, post 4 cancelled",
+         stop 1, post 2 started+cancelled, post 3 started+cancelled, post 4 cancelled",
     );
 }
 
@@ -547,7 +564,6 @@ fn spooled(kept_bytes: u64) -> Outcome {
 fn ended_with(tried: &mut Tried, n: u8, bytes: u64) {
     let inputs = [
         new(builtin(n)),
-        told(n, Status::Ack),
         Input::Ended {
             execution: id(n),
             outcome: spooled(bytes),
@@ -634,10 +650,8 @@ fn an_end_is_told_again_and_a_control_that_is_behind_is_led_there_once() {
     for (answer, does) in [
         (
             answered(1, Status::Succeeded, Delivered::Ahead),
-            "reported 1 nothing | post 1 ack",
+            "reported 1 nothing | post 1 ack+started+succeeded",
         ),
-        (told(1, Status::Ack), "reported 1 ack | post 1 started"),
-        (told(1, Status::Started), "reported 1 started | post 1 succeeded"),
         (
             answered(1, Status::Succeeded, Delivered::Ahead),
             "reported 1 terminal | forget 1",
@@ -709,10 +723,7 @@ fn outputs_are_taken_up_after_a_restart() {
         cancelled: false,
         denied: None,
     };
-    tried.expect(again, "reported 1 nothing | post 1 ack");
-    for status in [Status::Ack, Status::Started] {
-        let _ = tried.0.handle(answered(1, status, Delivered::Settled), at(0));
-    }
+    tried.expect(again, "reported 1 nothing | post 1 ack+started+succeeded");
     tried.expect(
         answered(1, Status::Succeeded, Delivered::WithoutOutput),
         "reported 1 terminal | ",
@@ -732,9 +743,7 @@ fn what_the_nodes_policy_forbids_is_told_at_once_and_never_started() {
         cancelled: false,
         denied: Some("policy.deny \"*\" in /x".into()),
     };
-    tried.expect(denied, "taken 1, ended 1 failed | post 1 ack");
-    tried.expect(told(1, Status::Ack), "reported 1 ack | post 1 started");
-    tried.expect(told(1, Status::Started), "reported 1 started | post 1 failed");
+    tried.expect(denied, "taken 1, ended 1 failed | post 1 ack+started+failed");
 }
 
 #[test]
@@ -753,11 +762,17 @@ fn hooks_that_change_different_things_run_side_by_side_and_none_overtakes_its_ow
         ("both".to_owned(), lane(&["db:main", "web"])),
         ("look".to_owned(), Lane::ReadOnly),
     ]));
-    tried.expect(named(1, "db"), "taken 1, started 1.1 | start 1.1, post 1 ack");
+    tried.expect(
+        named(1, "db"),
+        "taken 1, started 1.1 | start 1.1, post 1 ack+started",
+    );
     tried.expect(named(2, "both"), "taken 2 | post 2 ack");
     // It could run beside the first, but not past the second, which waits for the same.
     tried.expect(named(3, "web"), "taken 3 | post 3 ack");
-    tried.expect(named(4, "look"), "taken 4, started 4.1 | start 4.1, post 4 ack");
+    tried.expect(
+        named(4, "look"),
+        "taken 4, started 4.1 | start 4.1, post 4 ack+started",
+    );
     let queue: Vec<String> = tried
         .0
         .overview()

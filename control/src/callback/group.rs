@@ -133,7 +133,7 @@ async fn judge<'a>(
         .ok_or(CallbackError::Gone)?;
     let effect = match effect_on(target, &report.callback, report.output.as_ref()) {
         Err(CallbackError::Refused(refused)) if report.is_evidence(target.status, &refused) => {
-            gathered.evidence.push(report.step_from(target.status));
+            gathered.evidence.push(report.evidence(target.status));
             return Err(refused.into());
         }
         effect => effect?,
@@ -159,7 +159,7 @@ async fn judge<'a>(
     match effect {
         Effect::Step => {
             let step = report.step_from(target.status);
-            entries.push(granted("actions.callback").with(format!("{} to {}", step.from, step.to)));
+            entries.push(granted("actions.callback").with(step.in_words()));
             gathered.steps.push(step);
         }
         Effect::Attach | Effect::Remark => {

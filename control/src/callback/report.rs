@@ -12,7 +12,7 @@ use crate::store::{Advance, LateOutput, TargetState};
 /// What a report does to the target that it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
-    /// One step along the status machine; the last one with its output.
+    /// A step along the status machine, or several that were made together; the last one with its output.
     Step,
     /// The output of an end that is known already.
     Attach,
@@ -27,7 +27,8 @@ pub(super) fn effect_on(
     callback: &Callback,
     output: Option<&OutputRef>,
 ) -> Result<Effect, CallbackError> {
-    match target.status.advance(callback.status, Mover::Node)? {
+    let status = target.status;
+    match status.advance_through(&callback.passed, callback.status, Mover::Node)? {
         Step::Move => return Ok(Effect::Step),
         Step::Already => {}
     }
@@ -75,6 +76,7 @@ impl Report {
             execution: self.execution,
             node: self.node,
             from,
+            through: from.left_of(&callback.passed),
             to: callback.status,
             exit_code: callback.exit_code,
             error: callback.error.as_deref().map(cut_error),
@@ -82,6 +84,14 @@ impl Report {
             output_bytes: self.output_bytes.or_else(|| inline_len(callback)),
             output_total_bytes: callback.output_total_bytes,
             output_error: self.output_error(),
+        }
+    }
+
+    /// News that came too late to be a step.
+    pub(super) fn evidence(&self, rests: Status) -> Advance<'_> {
+        Advance {
+            through: &[],
+            ..self.step_from(rests)
         }
     }
 

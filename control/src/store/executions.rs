@@ -7,7 +7,7 @@ use std::{
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, ExecutionId, NodeId, ProjectId},
-    status::{self, Status},
+    status::{self, Passed, Status},
     time::Timestamp,
     wire::{ActionKind, Execution, ExecutionTarget, OutputRef, Parameters, Rollout, TimelineEvent},
 };
@@ -148,11 +148,13 @@ pub(crate) struct TargetState {
     pub(crate) output_error: Option<String>,
 }
 
-/// One step of one invocation, decided from the status it was read in.
+/// Where one invocation goes, decided from the status it was read in.
 pub(crate) struct Advance<'a> {
     pub(crate) execution: ExecutionId,
     pub(crate) node: NodeId,
     pub(crate) from: Status,
+    /// On its way, each a step with an event of its own.
+    pub(crate) through: &'a [Passed],
     pub(crate) to: Status,
     pub(crate) exit_code: Option<i32>,
     pub(crate) error: Option<&'a str>,
@@ -160,6 +162,23 @@ pub(crate) struct Advance<'a> {
     pub(crate) output_bytes: Option<u64>,
     pub(crate) output_total_bytes: Option<u64>,
     pub(crate) output_error: Option<&'a str>,
+}
+
+impl Advance<'_> {
+    /// From where to where, in their order.
+    fn hops(&self) -> impl Iterator<Item = (Status, Status)> {
+        let way = self
+            .through
+            .iter()
+            .map(|passed| Status::from(*passed))
+            .chain([self.to]);
+        way.scan(self.from, |at, to| Some((std::mem::replace(at, to), to)))
+    }
+
+    pub(crate) fn in_words(&self) -> String {
+        self.hops()
+            .fold(self.from.to_string(), |said, (_, to)| format!("{said} to {to}"))
+    }
 }
 
 /// News of the output of an invocation that has ended without it: the output, or why it is not here.
@@ -341,7 +360,7 @@ impl Tx {
                 .push_bind(step.output_bytes.map(to_i64))
                 .push_bind(step.output_total_bytes.map(to_i64))
                 .push_bind(step.output_error)
-                .push_bind((step.to == Status::Started).then_some(now))
+                .push_bind(step.hops().any(|(_, to)| to == Status::Started).then_some(now))
                 .push_bind(step.to.is_terminal().then_some(now));
         });
         query
@@ -377,20 +396,23 @@ impl Tx {
         late: bool,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        for steps in in_powers(steps) {
+        let hops = |step| Advance::hops(step).map(move |hop| (step, hop));
+        let hops: Vec<_> = steps.iter().flat_map(hops).collect();
+        for hops in in_powers(&hops) {
             let mut query = QueryBuilder::new(
                 "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at) ",
             );
-            query.push_values(steps, |row, step| {
+            query.push_values(hops, |row, (step, (from, to))| {
                 let detail = match (step.exit_code, step.error) {
+                    (None, None) => None,
+                    _ if *to != step.to => None,
                     (_, Some(error)) => Some(error.to_owned()),
                     (Some(code), None) => Some(format!("exit status {code}")),
-                    (None, None) => None,
                 };
                 row.push_bind(step.execution.uuid())
                     .push_bind(step.node.uuid())
-                    .push_bind(step.from.as_str())
-                    .push_bind(step.to.as_str())
+                    .push_bind(from.as_str())
+                    .push_bind(to.as_str())
                     .push_bind(late)
                     .push_bind(detail)
                     .push_bind(now);

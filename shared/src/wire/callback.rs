@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Base64;
 use crate::{
     ids::{Digest, ExecutionId, NodeId},
-    status::Status,
+    status::{Passed, Status},
 };
 
 /// Output up to this many bytes travels inside the terminal callback; more goes to the output store.
@@ -41,6 +41,10 @@ pub struct Callback {
     /// Of a terminal status: why its output is not with it. It may follow with a re-post of the same status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// What the invocation went through on its way to `status` since control answered last, in its order: taken together
+    /// with it, each as a step of its own, as if they had been reported one after another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<Passed>,
 }
 
 impl Callback {
@@ -55,6 +59,7 @@ impl Callback {
             declared_output_sha256: None,
             output_total_bytes: None,
             output_error: None,
+            passed: Vec::new(),
         }
     }
 

@@ -14,7 +14,7 @@ use futures_util::stream;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use muster_shared::{
     ids::{Digest, DomainId, ExecutionId, NodeId, ProjectId},
-    status::{Mover, Refused, Step},
+    status::{Mover, Refused, Status, Step},
     wire::{
         Base64, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
         EnrollRequest, EnrollResponse, HeartbeatRequest, HeartbeatResponse, INLINE_OUTPUT_BYTES_MAX,
@@ -381,14 +381,17 @@ fn judge(
     if let Some(output) = &callback.output {
         check_output(&state, execution, output)?;
     }
-    let at = state
-        .statuses
-        .get(&execution)
-        .copied()
-        .unwrap_or(muster_shared::status::Status::Pending);
-    match at.advance(callback.status, Mover::Node) {
+    let passed = if state.single_steps {
+        &[][..]
+    } else {
+        &callback.passed
+    };
+    let steps = state.steps.entry(execution).or_default();
+    let at = steps.last().copied().unwrap_or(Status::Pending);
+    match at.advance_through(passed, callback.status, Mover::Node) {
         Ok(Step::Move) => {
-            state.statuses.insert(execution, callback.status);
+            steps.extend(at.left_of(passed).iter().copied().map(Status::from));
+            steps.push(callback.status);
         }
         Ok(Step::Already) => {}
         Err(Refused::AlreadyTerminal(_)) => return Err((409, "execution_already_terminal")),

@@ -65,7 +65,10 @@ pub(super) struct State {
     pub(super) manifests: Vec<CapabilityManifest>,
     pub(super) violations: Vec<ViolationReport>,
     pub(super) tokens: HashMap<ExecutionId, String>,
-    pub(super) statuses: HashMap<ExecutionId, Status>,
+    /// The steps that each invocation made.
+    pub(super) steps: HashMap<ExecutionId, Vec<Status>>,
+    /// Whether it is from before steps could be told together.
+    pub(super) single_steps: bool,
     pub(super) declared: HashMap<ExecutionId, (u64, Option<Digest>)>,
     pub(super) uploads: HashMap<ExecutionId, Vec<u8>>,
     pub(super) callbacks: Vec<Taken>,
@@ -93,7 +96,8 @@ impl Shared {
             manifests: vec![],
             violations: vec![],
             tokens: HashMap::new(),
-            statuses: HashMap::new(),
+            steps: HashMap::new(),
+            single_steps: false,
             declared: HashMap::new(),
             uploads: HashMap::new(),
             callbacks: vec![],

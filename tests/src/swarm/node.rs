@@ -5,7 +5,7 @@ use std::{collections::VecDeque, io, net::Ipv4Addr, sync::atomic::Ordering, time
 use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
-    status::Status,
+    status::{Passed, Status},
     time::Timestamp,
     wire::{
         ActionRequest, Base64, CALLBACK_TOKEN_HEADER, Callback, CallbackOutput, HeartbeatRequest,
@@ -158,7 +158,12 @@ impl Node<'_> {
             }),
             ..Callback::of(Status::Succeeded)
         };
-        for callback in [Callback::of(Status::Ack), Callback::of(Status::Started), end] {
+        // As `musterd` does where nothing is before it in the queue.
+        let started = Callback {
+            passed: vec![Passed::Ack],
+            ..Callback::of(Status::Started)
+        };
+        for callback in [started, end] {
             self.swarm
                 .journal
                 .keep(format!("{node} {execution} {}", callback.status))
