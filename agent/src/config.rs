@@ -277,7 +277,7 @@ fn limits(raw: &RawConfig, path: &Path) -> Result<Limits, ConfigError> {
             manifest_bytes: within("manifest_bytes_max", raw.manifest_bytes_max, 64 << 10, 1, 1 << 20)?,
         },
         stop_grace: seconds("stop_grace_seconds", raw.stop_grace_seconds, 10, 0, 3600)?,
-        heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 30, 1, 3600)?,
+        heartbeat: seconds("heartbeat_seconds", raw.heartbeat_seconds, 120, 1, 3600)?,
         idle: seconds("idle_seconds", raw.idle_seconds, 60, 2, 3600)?,
         backoff: backoff::Bounds {
             min: within("backoff_min_ms", raw.backoff_min_ms, 100, 1, 10_000).map(Duration::from_millis)?,

@@ -12,7 +12,7 @@ use muster_shared::{
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::sleep,
+    time::{Instant as Moment, sleep_until},
 };
 
 use crate::{
@@ -25,11 +25,15 @@ use crate::{
     exit,
     identity::Secret,
     keyring::Keys,
+    link::Link,
     nsk::KeyFiles,
 };
 
 /// What waits from before a restart starts soon after control has made up its mind.
 const CONTESTED_WAIT: Duration = Duration::from_secs(2);
+
+/// Within which time a heartbeat comes that control waits for: that of a whole fleet waits at the same moment.
+const SOON: Duration = Duration::from_secs(30);
 
 /// The program that runs, as control compares it.
 #[derive(Clone, Copy)]
@@ -68,6 +72,7 @@ pub(crate) struct Heart {
     pub(crate) signing: Keys,
     /// The last restore of control after which all was told again.
     pub(crate) told_again: watch::Receiver<Option<Timestamp>>,
+    pub(crate) link: watch::Receiver<Link>,
 }
 
 impl Heart {
@@ -76,13 +81,15 @@ impl Heart {
         let mut measured = Some(measured);
         let (mut failing, mut skewed, mut admitted) = (false, false, false);
         let mut unauthorized = false;
+        // What comes between does not move it: a fleet whose control was restarted would beat as one from then on.
+        let mut regular = Moment::now();
         // Tried again sooner than the next one is due, never later.
         let mut backoff = Backoff::new(backoff::Bounds {
             max: self.backoff.max.min(self.interval),
             ..self.backoff
         });
         loop {
-            let wait = match self.once(&mut skewed).await {
+            let next = match self.once(&mut skewed).await {
                 Ok(answer) => {
                     (failing, unauthorized) = (false, false);
                     backoff.reset();
@@ -100,10 +107,14 @@ impl Heart {
                     {
                         return;
                     }
+                    let now = Moment::now();
+                    if regular <= now {
+                        regular = now + self.interval;
+                    }
                     if admitted {
-                        self.interval
+                        regular
                     } else {
-                        self.interval.min(CONTESTED_WAIT)
+                        regular.min(now + CONTESTED_WAIT)
                     }
                 }
                 Err(err) => {
@@ -113,15 +124,27 @@ impl Heart {
                     let level = if news { log::Level::Warn } else { log::Level::Debug };
                     log::log!(level, error:% = err; "The heartbeat was not taken and is tried again");
                     failing = true;
-                    backoff.next_unless_asked(err.retry_after(), backoff::chance())
+                    Moment::now() + backoff.next_unless_asked(err.retry_after(), backoff::chance())
                 }
             };
             // Nobody waits for it any more after the first time.
             if let Some(measured) = measured.take() {
                 let _ = measured.send(());
             }
-            sleep(wait).await;
+            self.rest_until(next).await;
         }
+    }
+
+    /// Until the next one is due, or soon after there is something that control has to hear or to say.
+    async fn rest_until(&mut self, due: Moment) {
+        tokio::select! {
+            () = sleep_until(due) => return,
+            () = self.signing.changed() => {}
+            Ok(()) = self.told_again.changed() => {}
+            () = is_back(&mut self.link) => {}
+        }
+        let share = f64::from(backoff::chance()) / f64::from(u32::MAX);
+        sleep_until(due.min(Moment::now() + SOON.mul_f64(share))).await;
     }
 
     async fn once(&mut self, skewed: &mut bool) -> Result<HeartbeatResponse, CallError> {
@@ -196,4 +219,15 @@ impl Heart {
             log::warn!(error = exit::chain(&err); "The new key could not be used yet");
         }
     }
+}
+
+/// Control may be another one since, or have been restored.
+async fn is_back(link: &mut watch::Receiver<Link>) {
+    while link.changed().await.is_ok() {
+        if link.borrow_and_update().connected {
+            return;
+        }
+    }
+    // Nobody opens streams any more.
+    std::future::pending().await
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use muster_shared::{envelope::KeyRing, wire::SigningKeysRotated};
+use tokio::sync::Notify;
 
 use crate::{
     durable,
@@ -14,7 +15,10 @@ use crate::{
 };
 
 #[derive(Clone)]
-pub(crate) struct Keys(Arc<Mutex<Held>>);
+pub(crate) struct Keys {
+    held: Arc<Mutex<Held>>,
+    news: Arc<Notify>,
+}
 
 struct Held {
     path: PathBuf,
@@ -24,15 +28,19 @@ struct Held {
 
 impl Keys {
     pub(crate) fn new(state_dir: &Path, file: IdentityFile, ring: KeyRing) -> Self {
-        Self(Arc::new(Mutex::new(Held {
+        let held = Held {
             path: identity::identity_path(state_dir),
             file,
             ring: Arc::new(ring),
-        })))
+        };
+        Self {
+            held: Arc::new(Mutex::new(held)),
+            news: Arc::new(Notify::new()),
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn ring(&self) -> Arc<KeyRing> {
@@ -42,6 +50,11 @@ impl Keys {
     /// The set that is durable here.
     pub(crate) fn serial(&self) -> u64 {
         self.held().file.signing_serial
+    }
+
+    /// A newer set was taken, now or since this was asked last.
+    pub(crate) async fn changed(&self) {
+        self.news.notified().await;
     }
 
     /// Takes a newer set. False for one that is known, or older.
@@ -59,6 +72,7 @@ impl Keys {
         durable::write(&held.path, &bytes).map_err(|err| err.to_string())?;
         held.file = file;
         held.ring = Arc::new(ring);
+        self.news.notify_one();
         Ok(true)
     }
 }

@@ -29,7 +29,7 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const PEER_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Longer than from one heartbeat to the next, which finds its connection open; shorter than control keeps an idle one, so
 /// that a request never meets one that is being closed.
-const POOL_IDLE: Duration = Duration::from_secs(75);
+const POOL_IDLE: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {

@@ -28,11 +28,11 @@ pub(crate) const CONTEST: Duration = Duration::from_secs(10);
 /// A request of a dead daemon may still be on its way when its successor is there; two this far apart it cannot have sent.
 const RETURN_GAP: Duration = Duration::from_secs(1);
 /// A first return is forgotten after this.
-const RETURN_MEMORY: Duration = Duration::from_secs(120);
+const RETURN_MEMORY: Duration = Duration::from_secs(300);
 /// A stranger is forgotten after this, which is longer than it takes to be let in.
-const STRANGER_MEMORY: Duration = Duration::from_secs(120);
-/// A node that was heard of this recently is there.
-const ALIVE: Duration = Duration::from_secs(90);
+const STRANGER_MEMORY: Duration = Duration::from_secs(300);
+/// A node that was heard of this recently is there: a second heartbeat may have been lost, or be late.
+const ALIVE: Duration = Duration::from_secs(270);
 
 /// What a request says of the daemon that sent it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -356,8 +356,8 @@ mod tests {
         let stranger = |n, heard, now| instances.stranger(node(n), Some(at(heard)), at(now));
         // Restored right after the other was killed: it waits until nobody can be there any more.
         assert_eq!(stranger(1, 100, 110), Stranger::Unclear);
-        assert_eq!(stranger(1, 100, 190), Stranger::Unclear);
-        assert_eq!(stranger(1, 100, 191), Stranger::Alone);
+        assert_eq!(stranger(1, 100, 370), Stranger::Unclear);
+        assert_eq!(stranger(1, 100, 371), Stranger::Alone);
         // The other lives.
         assert_eq!(stranger(2, 100, 110), Stranger::Unclear);
         assert_eq!(stranger(2, 115, 116), Stranger::Copy);
@@ -373,7 +373,7 @@ mod tests {
         assert!(!lives(1, 999));
         assert!(lives(1, 1_000));
         assert!(!lives(2, 2_000), "another one begins anew");
-        assert!(!lives(2, 200_000), "and one that was long ago counts no more");
+        assert!(!lives(2, 400_000), "and one that was long ago counts no more");
     }
 
     #[test]

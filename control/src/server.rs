@@ -24,7 +24,7 @@ use crate::{
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longer than `musterd` keeps a connection that it does not use: one on which the next heartbeat comes is cheaper than a
 /// handshake for each.
-const REQUEST_HEAD_MAX: Duration = Duration::from_secs(90);
+const REQUEST_HEAD_MAX: Duration = Duration::from_secs(165);
 /// The buffer of one connection, in bytes: most hold an idle event stream.
 const CONNECTION_BUFFER_BYTES: usize = 8192;
 const BACKLOG: u32 = 4096;

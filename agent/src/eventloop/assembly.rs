@@ -100,7 +100,7 @@ impl Daemon {
         let told = common.journal.ask(Store::told_again).await;
         let (told_again, told_again_seen) =
             watch::channel(told.map_err(|err| Exit::Journal(exit::chain(&err)))?);
-        let heard = (events, link, told_again_seen);
+        let heard = (events, (link, link_seen.clone()), told_again_seen);
         common.speak(tasks, (keys, identity.keys), heard, identity.node_id);
         common.declare(tasks, catalog, poked);
         common.answer_the_admin(tasks, link_seen, overview);
@@ -193,9 +193,9 @@ impl Common {
         &self,
         tasks: &mut JoinSet<()>,
         (keys, signing): (KeyFiles, Keys),
-        (events, link, told_again): (
+        (events, (link, link_seen), told_again): (
             mpsc::Sender<Event>,
-            link::Teller,
+            (link::Teller, watch::Receiver<link::Link>),
             watch::Receiver<Option<Timestamp>>,
         ),
         node: NodeId,
@@ -212,6 +212,7 @@ impl Common {
             keys,
             signing: signing.clone(),
             told_again,
+            link: link_seen,
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {

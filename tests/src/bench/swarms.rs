@@ -20,7 +20,7 @@ const POOL: usize = 64;
 /// Descriptors that control needs beside those of its nodes.
 const DESCRIPTORS_BESIDE: usize = 300;
 /// How soon a connection for reports that is not used is given up, as `musterd` does.
-const OWN_KEPT_SECONDS: &str = "75";
+const OWN_KEPT_SECONDS: &str = "150";
 
 /// All that came of the swarms.
 pub struct Swarms {

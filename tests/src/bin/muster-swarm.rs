@@ -30,9 +30,9 @@ struct Given {
 
 fn given(arguments: impl Iterator<Item = String>) -> Result<Given, String> {
     let (mut identities, mut server, mut journal) = (None, None, None);
-    let (mut nodes, mut heartbeat) = (usize::MAX, Some(Duration::from_secs(30)));
+    let (mut nodes, mut heartbeat) = (usize::MAX, Some(Duration::from_secs(120)));
     let mut reporting = Reporting::Own {
-        kept: Duration::from_secs(75),
+        kept: Duration::from_secs(150),
     };
     let mut arguments = arguments;
     while let Some(name) = arguments.next() {

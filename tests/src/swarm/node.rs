@@ -28,6 +28,8 @@ const BACKOFF_BASE: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// How many invocations a node remembers as ended, should control send one again.
 const ENDED_KEPT: usize = 8;
+/// Within which time the first heartbeat on a new stream comes.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
 
 struct Node<'s> {
     swarm: &'s Swarm,
@@ -106,6 +108,8 @@ impl Node<'_> {
         let phase = f64::from(u32::from_ne_bytes(chance())) / f64::from(u32::MAX);
         let far = Duration::from_secs(86_400 * 365);
         let mut next_beat = Instant::now() + period.min(far).mul_f64(phase);
+        // `musterd` says that it is back.
+        let mut back = Some(Instant::now() + BACK_WITHIN.min(period).mul_f64(phase));
         loop {
             let closes_at = match (&self.own, self.swarm.reporting) {
                 (Some((_, used)), Reporting::Own { kept }) => *used + kept,
@@ -119,6 +123,10 @@ impl Node<'_> {
                 () = sleep_until(next_beat), if self.swarm.heartbeat.is_some() => {
                     self.beat().await;
                     next_beat += period;
+                }
+                () = sleep_until(back.unwrap_or(next_beat)), if back.is_some() && self.swarm.heartbeat.is_some() => {
+                    back = None;
+                    self.beat().await;
                 }
                 () = sleep_until(closes_at), if self.own.is_some() => self.own = None,
             }
