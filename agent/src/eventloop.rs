@@ -94,7 +94,8 @@ struct Daemon {
     stops: BTreeMap<ExecutionId, watch::Sender<bool>>,
     /// The way to every output that follows its end.
     uploads: BTreeMap<ExecutionId, watch::Sender<bool>>,
-    /// Facts that the journal would not take yet, and the effects that must wait for them.
+    /// Facts that the journal would not take yet, and the effects that must wait for them; or facts that may wait, and go
+    /// with the next ones.
     backlog: Decision,
     retry_at: Option<Instant>,
     prune_at: Instant,
@@ -360,7 +361,12 @@ impl Daemon {
 
     /// Facts first. While the journal takes none, effects that depend on them wait.
     async fn perform(&mut self, decision: Decision) {
+        // What is next in a report need not wait for the disk, when the last word was only that one was taken.
+        let ahead = !decision.facts.is_empty() && decision.facts.iter().all(Fact::may_wait);
         self.backlog.facts.extend(decision.facts);
+        if ahead && self.retry_at.is_none() {
+            return decision.effects.into_iter().for_each(|effect| self.start(effect));
+        }
         self.backlog.effects.extend(decision.effects);
         if let Err(err) = self.write_backlog().await {
             self.do_without_journal(&err);

@@ -99,6 +99,23 @@ impl Fact {
             | Self::Orphaned { execution } => *execution,
         }
     }
+
+    /// Whether nothing depends on its being durable: a step that control has heard of is told again at worst.
+    pub(crate) const fn may_wait(&self) -> bool {
+        match self {
+            Self::Reported { reported, .. } => match reported {
+                Reported::Nothing | Reported::Ack | Reported::Started => true,
+                Reported::Terminal => false,
+            },
+            Self::Taken(_)
+            | Self::Started { .. }
+            | Self::CancelAsked { .. }
+            | Self::Ended { .. }
+            | Self::OutputOwed { .. }
+            | Self::OutputSettled { .. }
+            | Self::Orphaned { .. } => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

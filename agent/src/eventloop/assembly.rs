@@ -100,8 +100,14 @@ impl Daemon {
         let told = common.journal.ask(Store::told_again).await;
         let (told_again, told_again_seen) =
             watch::channel(told.map_err(|err| Exit::Journal(exit::chain(&err)))?);
-        let heard = (events, (link, link_seen.clone()), told_again_seen);
-        common.speak(tasks, (keys, identity.keys), heard, identity.node_id);
+        let news = (link_seen.clone(), told_again_seen);
+        common.speak(
+            tasks,
+            (keys, identity.keys),
+            (events, link),
+            news,
+            identity.node_id,
+        );
         common.declare(tasks, catalog, poked);
         common.answer_the_admin(tasks, link_seen, overview);
 
@@ -193,11 +199,8 @@ impl Common {
         &self,
         tasks: &mut JoinSet<()>,
         (keys, signing): (KeyFiles, Keys),
-        (events, (link, link_seen), told_again): (
-            mpsc::Sender<Event>,
-            (link::Teller, watch::Receiver<link::Link>),
-            watch::Receiver<Option<Timestamp>>,
-        ),
+        (events, link): (mpsc::Sender<Event>, link::Teller),
+        (link_seen, told_again): (watch::Receiver<link::Link>, watch::Receiver<Option<Timestamp>>),
         node: NodeId,
     ) {
         let (measured, clock_measured) = oneshot::channel();

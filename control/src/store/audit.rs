@@ -9,7 +9,7 @@ use muster_shared::{
 use super::{
     CorruptRow, Store, StoreError, Tx,
     rows::{Reader, Row},
-    statement::{QueryBuilder, in_powers, query},
+    statement::{QueryBuilder, query},
 };
 use crate::audit::Entry;
 
@@ -68,7 +68,7 @@ impl Tx {
             seq: 0,
             hash: GENESIS,
         });
-        for chunk in in_powers(entries) {
+        for chunk in self.0.pieces(entries) {
             let rows: Vec<AuditRow> = chunk
                 .iter()
                 .map(|entry| {

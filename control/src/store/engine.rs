@@ -21,7 +21,7 @@ use super::{
     Passing, StoreError,
     rows::Row,
     sqlite::{Connections, Taken},
-    statement::Statement,
+    statement::{self, Statement},
 };
 
 /// How many connections read at the same time.
@@ -220,7 +220,23 @@ async fn begin(pool: &Connections, sql: &str) -> Result<Taken, sqlx::Error> {
     Ok(taken)
 }
 
+impl Pool {
+    /// A list in pieces, for statements of a row for each item.
+    pub(super) fn pieces<'i, T>(&self, items: &'i [T]) -> impl Iterator<Item = &'i [T]> + use<'i, T> {
+        let shared = match self {
+            Self::Sqlite(_) => false,
+            Self::Postgres(_) => true,
+        };
+        statement::pieces(items, shared)
+    }
+}
+
 impl Transaction {
+    /// The same.
+    pub(super) fn pieces<'i, T>(&self, items: &'i [T]) -> impl Iterator<Item = &'i [T]> + use<'i, T> {
+        statement::pieces(items, self.is_shared())
+    }
+
     pub(super) const fn is_shared(&self) -> bool {
         match self {
             Self::Sqlite(_) => false,
@@ -274,24 +290,26 @@ fn told(sql: String) -> AssertSqlSafe<String> {
 /// Runs a statement where it is to run, with its values in that engine's form.
 macro_rules! run {
     ($statement:expr, $on:expr, ($taken:ident, $given:ident) => $sqlite:expr, ($query:ident, $executor:ident) => $postgres:expr) => {{
-        let Statement { sql, values } = $statement;
+        let statement: Statement = $statement;
         match $on.into() {
             On::SqlitePool(pool) => {
-                tell(sql.for_sqlite());
-                let ($taken, $given) = (&mut pool.take().await?, (sql, values));
+                tell(statement.sql.for_sqlite());
+                let ($taken, $given) = (&mut pool.take().await?, (statement.sql, statement.values));
                 $sqlite
             }
             On::Sqlite($taken) => {
-                tell(sql.for_sqlite());
-                let $given = (sql, values);
+                tell(statement.sql.for_sqlite());
+                let $given = (statement.sql, statement.values);
                 $sqlite
             }
             On::PostgresPool($executor) => {
-                let $query = sqlx::__query_with_result(told(sql.for_postgres()), values.for_postgres());
+                let (sql, arguments) = statement.for_postgres();
+                let $query = sqlx::__query_with_result(told(sql), arguments);
                 $postgres
             }
             On::Postgres($executor) => {
-                let $query = sqlx::__query_with_result(told(sql.for_postgres()), values.for_postgres());
+                let (sql, arguments) = statement.for_postgres();
+                let $query = sqlx::__query_with_result(told(sql), arguments);
                 $postgres
             }
         }

@@ -17,7 +17,7 @@ use super::{
     ask::{Found, ask, nearby},
     engine::Transaction,
     rows::{Reader, Row, nodes_of, to_json},
-    statement::{QueryBuilder, Statement, in_powers, query, query_scalar},
+    statement::{QueryBuilder, Statement, query, query_scalar},
 };
 use crate::rollout::Deadlines;
 
@@ -306,7 +306,7 @@ impl Tx {
         asked: &[(ExecutionId, NodeId)],
     ) -> Result<HashMap<(ExecutionId, NodeId), TargetState>, StoreError> {
         let mut targets = HashMap::new();
-        for asked in in_powers(asked) {
+        for asked in self.0.pieces(asked) {
             for row in states_of(asked).fetch_all(&mut self.0).await? {
                 targets.insert(target_of(&row)?, target_state(&row)?);
             }
@@ -322,7 +322,7 @@ impl Tx {
         now: Timestamp,
     ) -> Result<HashSet<ExecutionId>, StoreError> {
         let mut moved = 0;
-        for steps in in_powers(steps) {
+        for steps in self.0.pieces(steps) {
             moved += self.move_targets(steps, now).await?;
         }
         if moved != steps.len() as u64 {
@@ -398,7 +398,7 @@ impl Tx {
     ) -> Result<(), StoreError> {
         let hops = |step| Advance::hops(step).map(move |hop| (step, hop));
         let hops: Vec<_> = steps.iter().flat_map(hops).collect();
-        for hops in in_powers(&hops) {
+        for hops in self.0.pieces(&hops) {
             let mut query = QueryBuilder::new(
                 "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at) ",
             );
@@ -652,7 +652,7 @@ async fn target_states(
     asked: Vec<(ExecutionId, NodeId)>,
 ) -> Result<Found<(ExecutionId, NodeId), TargetState>, StoreError> {
     let mut states = Found::new();
-    for asked in in_powers(&asked) {
+    for asked in pool.pieces(&asked) {
         for row in states_of(asked).fetch_all(&pool).await? {
             states.insert(target_of(&row)?, target_state(&row));
         }

@@ -9,7 +9,7 @@ use super::{
     CorruptRow, Pool, Store, StoreError, Tx,
     ask::{Found, ask, nearby},
     rows::Reader,
-    statement::{QueryBuilder, in_powers, query},
+    statement::{QueryBuilder, query},
 };
 use crate::{
     instances::Known,
@@ -25,7 +25,7 @@ impl Store {
 
 async fn key_owners(pool: Pool, asked: Vec<Digest>) -> Result<Found<Digest, KeyOwner>, StoreError> {
     let mut owners = Found::new();
-    for asked in in_powers(&asked) {
+    for asked in pool.pieces(&asked) {
         let mut query = QueryBuilder::new("WITH asked (hash) AS (");
         query.push_values(asked, |row, hash| {
             row.push_bind(hash.as_bytes().to_vec());

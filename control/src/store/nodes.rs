@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::{
     News, ROWS_PER_INSERT, Store, StoreError, Tx,
     rows::{Reader, Row},
-    statement::{QueryBuilder, in_powers, query, query_scalar},
+    statement::{QueryBuilder, query, query_scalar},
 };
 use crate::{
     gates::{Candidate, Declared},
@@ -506,7 +506,7 @@ impl Tx {
     /// Notes when nodes were last heard of, how far off their clocks were, and what they run. Of what is known already, a
     /// later word from another service counts.
     pub(crate) async fn note_presence(&mut self, seen: &[(NodeId, Seen)]) -> Result<(), StoreError> {
-        for seen in in_powers(seen) {
+        for seen in self.0.pieces(seen) {
             let mut query = QueryBuilder::new("WITH seen (id, at, skew_ms, binary_version) AS (");
             query.push_values(seen, |row, (node, seen)| {
                 row.push_bind(node.uuid())

@@ -12,7 +12,7 @@ use super::{
     cancel::owed_cancels,
     executions::HEADER_COLUMNS,
     rows::{Reader, Row, nodes_of},
-    statement::{QueryBuilder, in_powers, query},
+    statement::{QueryBuilder, query},
 };
 use crate::{outbox::Cursor, rollout::Deadlines};
 
@@ -159,7 +159,7 @@ async fn approved_baselines(pool: &Pool, nodes: &[NodeId]) -> Result<OwedTo, Sto
 async fn all_owed(pool: Pool, nodes: Vec<NodeId>) -> Result<OwedTo, StoreError> {
     let now = Timestamp::now();
     let mut all = OwedTo::new();
-    for nodes in in_powers(&nodes) {
+    for nodes in pool.pieces(&nodes) {
         for kind in [
             approved_baselines(&pool, nodes).await?,
             owed_cancels(&pool, nodes, now).await?,

@@ -230,7 +230,7 @@ fn each_row(
         // A place that has a name is `$n`; the others are in order.
         let named = match sql {
             Text::Numbered(_) => statement.parameter_name(at),
-            Text::InOrder(_) => None,
+            Text::InOrder(_, _) => None,
         };
         let named = named.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
         let value = values

@@ -1,6 +1,9 @@
 //! Statements as they are written, for either database: a text with places in it, and the values for them.
 
-use std::fmt::{Display, Write as _};
+use std::{
+    fmt::{Display, Write as _},
+    ops::Range,
+};
 
 use muster_shared::time::Timestamp;
 use sqlx::{
@@ -84,21 +87,44 @@ impl Values {
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
+}
 
-    pub(super) fn for_postgres(self) -> Result<PgArguments, BoxDynError> {
-        let mut arguments = PgArguments::default();
-        for value in self.0 {
-            match value {
-                Value::Int(value) => arguments.add(value),
-                Value::Bool(value) => arguments.add(value),
-                Value::Text(value) => arguments.add(value),
-                Value::Bytes(value) => arguments.add(value),
-                Value::Uuid(value) => arguments.add(value),
-                Value::At(value) => arguments.add(value.map(At)),
-                Value::Json(value) => arguments.add(value),
-            }?;
-        }
-        Ok(arguments)
+fn add(arguments: &mut PgArguments, value: Value) -> Result<(), BoxDynError> {
+    match value {
+        Value::Int(value) => arguments.add(value),
+        Value::Bool(value) => arguments.add(value),
+        Value::Text(value) => arguments.add(value),
+        Value::Bytes(value) => arguments.add(value),
+        Value::Uuid(value) => arguments.add(value),
+        Value::At(value) => arguments.add(value.map(At)),
+        Value::Json(value) => arguments.add(value),
+    }
+}
+
+/// Adds the values of one column as an array. Answers its type.
+fn add_column(arguments: &mut PgArguments, column: Vec<Value>) -> Result<&'static str, BoxDynError> {
+    macro_rules! of {
+        ($variant:ident, $name:literal, $into:expr) => {{
+            let mut cells = Vec::with_capacity(column.len());
+            for value in column {
+                let Value::$variant(cell) = value else {
+                    return Err("a column has values of two types".into());
+                };
+                cells.push(cell.map($into));
+            }
+            arguments.add(cells)?;
+            Ok($name)
+        }};
+    }
+    match column.first() {
+        None => Err("a table has no rows".into()),
+        Some(Value::Int(_)) => of!(Int, "int8", |n| n),
+        Some(Value::Bool(_)) => of!(Bool, "bool", |yes| yes),
+        Some(Value::Text(_)) => of!(Text, "text", |text| text),
+        Some(Value::Bytes(_)) => of!(Bytes, "bytea", |bytes| bytes),
+        Some(Value::Uuid(_)) => of!(Uuid, "uuid", |id| id),
+        Some(Value::At(_)) => of!(At, "timestamptz", At),
+        Some(Value::Json(_)) => of!(Json, "jsonb", |json| json),
     }
 }
 
@@ -123,10 +149,22 @@ impl Encode<'_, Postgres> for Json {
     }
 }
 
-/// How many rows a statement has at most that is made for any number of them.
+/// How many rows a statement of SQLite has at most that is made for any number of them.
 const POWER_MAX: usize = 256;
+/// The same of PostgreSQL, where the text is the same for any number.
+const PIECE_MAX: usize = 1024;
 
-/// Cuts a list into pieces of 256, 128 and so on down to 1: the statements made for them are few enough to stay prepared.
+/// Cuts a list into pieces, so that the statements made for them are few enough to stay prepared.
+pub(super) fn pieces<T>(items: &[T], shared: bool) -> impl Iterator<Item = &[T]> {
+    let (whole, powers) = if shared {
+        (items, &[][..])
+    } else {
+        (&[][..], items)
+    };
+    whole.chunks(PIECE_MAX).chain(in_powers(powers))
+}
+
+/// Cuts a list into pieces of 256, 128 and so on down to 1.
 pub(super) fn in_powers<T>(mut items: &[T]) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
         let largest = items.len().checked_ilog2()?;
@@ -142,27 +180,22 @@ pub(super) enum Text {
     /// As `$1` and so on, each as often as it is needed.
     Numbered(String),
     /// As `?`, each once and in order. SQLite looks a name up among all others: of thousands of values, each must have none.
-    InOrder(String),
+    InOrder(String, Vec<Table>),
+}
+
+/// Rows of values in a text.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    text: Range<usize>,
+    values: Range<usize>,
+    columns: usize,
 }
 
 impl Text {
     pub(super) fn for_sqlite(&self) -> &str {
         match self {
-            Self::Numbered(sql) | Self::InOrder(sql) => sql,
+            Self::Numbered(sql) | Self::InOrder(sql, _) => sql,
         }
-    }
-
-    pub(super) fn for_postgres(self) -> String {
-        let sql = match self {
-            Self::Numbered(sql) => return sql,
-            Self::InOrder(sql) => sql,
-        };
-        let mut pieces = sql.split('?');
-        let mut numbered = pieces.next().unwrap_or_default().to_owned();
-        for (piece, place) in pieces.zip(1..) {
-            write!(numbered, "${place}{piece}").expect("a string takes all that is written");
-        }
-        numbered
     }
 }
 
@@ -185,6 +218,74 @@ impl Statement {
     pub(super) fn bind(mut self, value: impl Into<Value>) -> Self {
         self.values.0.push(value.into());
         self
+    }
+
+    /// Rows of values are an array for each column there: a text of thousands of places is read anew each time.
+    pub(super) fn for_postgres(self) -> (String, Result<PgArguments, BoxDynError>) {
+        let mut given = ForPostgres::default();
+        let mut values = self.values.0.into_iter();
+        let (sql, tables) = match self.sql {
+            Text::Numbered(sql) => {
+                let added = values.try_for_each(|value| add(&mut given.arguments, value));
+                return (sql, added.map(|()| given.arguments));
+            }
+            Text::InOrder(sql, tables) => (sql, tables),
+        };
+        let added = given.write(&sql, &tables, &mut values);
+        (given.sql, added.map(|()| given.arguments))
+    }
+}
+
+/// A statement on its way to PostgreSQL.
+#[derive(Default)]
+struct ForPostgres {
+    sql: String,
+    arguments: PgArguments,
+}
+
+impl ForPostgres {
+    fn write(
+        &mut self,
+        sql: &str,
+        tables: &[Table],
+        values: &mut std::vec::IntoIter<Value>,
+    ) -> Result<(), BoxDynError> {
+        let mut written = 0;
+        for table in tables {
+            self.write_places(&sql[written..table.text.start], values)?;
+            self.write_table(table, values)?;
+            written = table.text.end;
+        }
+        self.write_places(&sql[written..], values)
+    }
+
+    fn write_places(&mut self, sql: &str, values: &mut std::vec::IntoIter<Value>) -> Result<(), BoxDynError> {
+        let mut pieces = sql.split('?');
+        self.sql.push_str(pieces.next().unwrap_or_default());
+        for (piece, value) in pieces.zip(values) {
+            add(&mut self.arguments, value)?;
+            write!(self.sql, "${}{piece}", self.arguments.len())?;
+        }
+        Ok(())
+    }
+
+    fn write_table(
+        &mut self,
+        table: &Table,
+        values: &mut std::vec::IntoIter<Value>,
+    ) -> Result<(), BoxDynError> {
+        let mut columns: Vec<Vec<Value>> = vec![Vec::new(); table.columns];
+        for (at, value) in values.take(table.values.len()).enumerate() {
+            columns[at % table.columns].push(value);
+        }
+        let mut before = "SELECT * FROM unnest(";
+        for column in columns {
+            let kind = add_column(&mut self.arguments, column)?;
+            write!(self.sql, "{before}${}::{kind}[]", self.arguments.len())?;
+            before = ", ";
+        }
+        self.sql.push(')');
+        Ok(())
     }
 }
 
@@ -219,6 +320,7 @@ impl Scalar {
 pub(super) struct QueryBuilder {
     sql: String,
     values: Vec<Value>,
+    tables: Vec<Table>,
 }
 
 impl QueryBuilder {
@@ -226,6 +328,7 @@ impl QueryBuilder {
         Self {
             sql: sql.into(),
             values: Vec::new(),
+            tables: Vec::new(),
         }
     }
 
@@ -240,20 +343,28 @@ impl QueryBuilder {
         self
     }
 
-    /// `(?, ?), (?, ?)`, a row for each item; nothing for none.
+    /// `VALUES (?, ?), (?, ?)`, a row for each item, of which there is one at least.
     pub(super) fn push_values<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
         mut row_of: impl FnMut(&mut Separated<'_>, T),
     ) -> &mut Self {
+        let (text, first) = (self.sql.len(), self.values.len());
         self.push("VALUES ");
-        let mut between = "";
+        let (mut between, mut columns) = ("", 0);
         for item in items {
             self.push(between).push("(");
+            let before = self.values.len();
             row_of(&mut self.separated(", "), item);
+            columns = self.values.len() - before;
             self.push(")");
             between = ", ";
         }
+        self.tables.push(Table {
+            text: text..self.sql.len(),
+            values: first..self.values.len(),
+            columns,
+        });
         self
     }
 
@@ -268,7 +379,7 @@ impl QueryBuilder {
     /// Takes what was put together.
     pub(super) fn build(&mut self) -> Statement {
         Statement {
-            sql: Text::InOrder(std::mem::take(&mut self.sql)),
+            sql: Text::InOrder(std::mem::take(&mut self.sql), std::mem::take(&mut self.tables)),
             values: Values(std::mem::take(&mut self.values)),
         }
     }
@@ -323,14 +434,33 @@ mod tests {
             built.sql.for_sqlite(),
             "INSERT INTO t VALUES (?, ?), (?, ?) WHERE x IN (?, ?)"
         );
-        assert_eq!(
-            built.sql.for_postgres(),
-            "INSERT INTO t VALUES ($1, $2), ($3, $4) WHERE x IN ($5, $6)"
-        );
         assert!(
             matches!(&built.values.0[3], Value::Text(Some(text)) if text == "b\u{fffd}c"),
             "{:?}",
             built.values
         );
+        let (sql, arguments) = built.for_postgres();
+        assert_eq!(
+            sql,
+            "INSERT INTO t SELECT * FROM unnest($1::int8[], $2::text[]) WHERE x IN ($3, $4)"
+        );
+        assert_eq!(arguments.unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_column_has_one_type() {
+        let mut query = QueryBuilder::new("SELECT ");
+        query.push_bind(1_i64).push(" UNION ");
+        query.push_values([None, Some("a")], |row, text| {
+            row.push_bind(text);
+        });
+        let (sql, arguments) = query.build().for_postgres();
+        assert_eq!(sql, "SELECT $1 UNION SELECT * FROM unnest($2::text[])");
+        assert!(arguments.is_ok());
+        let mut query = QueryBuilder::new("");
+        query.push_values([Value::Int(None), Value::Text(None)], |row, value| {
+            row.push_bind(value);
+        });
+        assert!(query.build().for_postgres().1.is_err());
     }
 }
