@@ -330,7 +330,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
                 server_url,
             });
             let report = runtime.block_on(doctor::examine(config, Timestamp::now()));
-            print(&told(&report, output, doctor::Report::text)?);
+            print(&told(&report, output, doctor::text)?);
             if report.failed() {
                 return Err(FoundBad.into());
             }
