@@ -49,7 +49,7 @@ mod together;
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, ValueEnum};
-use muster_shared::time::Timestamp;
+use muster_shared::{causes::chain as error_chain, time::Timestamp};
 
 /// The control service of Muster.
 #[derive(Parser)]
@@ -548,20 +548,6 @@ fn show(made: &init::Initialised, output: Output) -> Result<(), Box<dyn Error>> 
         ),
     }
     Ok(())
-}
-
-/// An error with all its causes, in one line.
-fn error_chain(err: &dyn Error) -> String {
-    let mut text = err.to_string();
-    let mut source = err.source();
-    while let Some(err) = source {
-        let cause = err.to_string();
-        if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        source = err.source();
-    }
-    text
 }
 
 #[cfg(test)]
