@@ -93,6 +93,12 @@ pub(crate) enum Home {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants(HashMap<(String, String), Vec<String>>);
 
+/// Who asks, and what they were granted.
+pub(crate) struct Requester {
+    pub(crate) subject: String,
+    pub(crate) grants: Grants,
+}
+
 /// Tuples by their subject.
 pub(crate) struct Tuples<'t>(HashMap<&'t str, Vec<&'t Tuple>>);
 

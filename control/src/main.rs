@@ -47,6 +47,7 @@ mod server;
 mod signing;
 mod store;
 mod streams;
+mod target;
 mod tickets;
 mod together;
 

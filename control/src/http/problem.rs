@@ -19,7 +19,7 @@ use crate::{
     authz::{BadShape, BadTuple},
     callback::CallbackError,
     cancel::CancelError,
-    dispatch::{BadTarget, DispatchError},
+    dispatch::DispatchError,
     enroll::EnrollError,
     error_chain,
     gates::NoSurvivor,
@@ -32,6 +32,7 @@ use crate::{
     rate::TooOften,
     rolling::PauseError,
     store::{Passing, StoreError},
+    target::BadTarget,
 };
 
 /// How long a caller turned away for capacity should wait before it asks again, in seconds.
