@@ -227,8 +227,8 @@ async fn answer(
     Ok(Execution { dropped, ..execution })
 }
 
-/// Header, targets and, without a rollout, outbox rows in one commit. The count of live executions is taken under the same write lock, so
-/// that two dispatches at once cannot both be the last.
+/// Header, targets and, without a rollout, outbox rows in one commit. The count of live executions is taken under the same
+/// write lock, so that two dispatches at once cannot both be the last.
 async fn write(
     tx: &mut Tx,
     control: &Control,
@@ -238,20 +238,7 @@ async fn write(
     now: Timestamp,
 ) -> Result<(), DispatchError> {
     let (sifted, timeout_seconds) = (&cohort.sifted, cohort.timeout_seconds);
-    // What must not be shown is not even stored in the clear.
-    let (shown, hidden) = match &ask.parameters {
-        Some(parameters) => {
-            let (shown, hidden) = parameters::split(parameters, &cohort.checked.secret);
-            (Some(shown), hidden)
-        }
-        None => (None, Parameters::new()),
-    };
-    let sealed = if hidden.is_empty() {
-        None
-    } else {
-        let clear = serde_json::to_vec(&hidden).map_err(std::io::Error::other)?;
-        Some(control.key.seal(id, &clear)?)
-    };
+    let (shown, sealed) = shown_and_sealed(control, id, ask, cohort)?;
     let targets: Vec<_> = sifted
         .survivors
         .iter()
@@ -289,6 +276,24 @@ async fn write(
     entries.push(granted.with(format!("{} on {} nodes", ask.action, targets.len())));
     tx.append_audit(project.domain, &entries, now).await?;
     Ok(())
+}
+
+/// What of the parameters may be shown, and the rest sealed: it is not even stored in the clear.
+fn shown_and_sealed(
+    control: &Control,
+    id: ExecutionId,
+    ask: &Ask,
+    cohort: &Cohort,
+) -> std::io::Result<(Option<Parameters>, Option<Vec<u8>>)> {
+    let Some(parameters) = &ask.parameters else {
+        return Ok((None, None));
+    };
+    let (shown, hidden) = parameters::split(parameters, &cohort.checked.secret);
+    if hidden.is_empty() {
+        return Ok((Some(shown), None));
+    }
+    let clear = serde_json::to_vec(&hidden).map_err(std::io::Error::other)?;
+    Ok((Some(shown), Some(control.key.seal(id, &clear)?)))
 }
 
 fn check_capacity(control: &Control, live: i64) -> Result<(), DispatchError> {
