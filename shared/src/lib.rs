@@ -17,5 +17,6 @@ pub mod parameter_text;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod terminal;
 pub mod time;
 pub mod wire;
