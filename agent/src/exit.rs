@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+pub(crate) use muster_shared::causes::chain;
+
 /// Shown below `--help`; the README repeats it.
 pub(crate) const TABLE: &str = "\
 Exit codes:
@@ -62,20 +64,4 @@ impl Exit {
         crate::logging::say_on_stderr(&format!("musterd: {self}"));
         ExitCode::from(self.code())
     }
-}
-
-/// An error and all that caused it, on one line.
-pub(crate) fn chain(err: &dyn std::error::Error) -> String {
-    let mut text = err.to_string();
-    let mut source = err.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Some libraries repeat their source in their own text.
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

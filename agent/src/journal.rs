@@ -3,6 +3,7 @@
 //! Every fact is durable before the effect that depends on it. The database works on a thread of its own, which runs
 //! what it is given in order. It is never re-created silently: a node that forgot what it ran could run it twice.
 
+mod baselines;
 mod schema;
 mod store;
 
@@ -17,8 +18,9 @@ use muster_shared::{ids::NodeId, time::Timestamp};
 use tokio::sync::oneshot;
 
 use crate::exit::Exit;
+pub(crate) use baselines::Violation;
 pub(crate) use schema::{open as open_store, open_to_read, retire};
-pub(crate) use store::{Store, Violation};
+pub(crate) use store::Store;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalError {

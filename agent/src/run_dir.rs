@@ -6,87 +6,21 @@
 //! the daemon start another attempt. Where a supervisor holds the claim, its record decides, or its death does: no
 //! record and no live process means that the hook may have run, so it is reported as lost and not run again.
 
+mod examine;
+mod spec;
+
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use muster_shared::{
-    ids::{ActionName, Digest, ExecutionId, NodeId},
-    time::Timestamp,
-    wire::{Base64, Parameters},
-};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use muster_shared::{ids::ExecutionId, time::Timestamp, wire::Parameters};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::{
-    durable, effect,
-    limits::Limits,
-    outcome::{Ended, Outcome, Output},
-    procfs,
-    run_as::RunAs,
-};
-
-/// Written by the daemon, read by the supervisor.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Spec {
-    pub(crate) execution_id: ExecutionId,
-    pub(crate) node_id: NodeId,
-    pub(crate) action: ActionName,
-    /// In a file of their own, which goes once they were read.
-    #[serde(skip)]
-    pub(crate) parameters: Parameters,
-    pub(crate) limit_ms: u64,
-    pub(crate) stop_grace_ms: u64,
-    pub(crate) output_bytes_max: u64,
-    pub(crate) boot_id: String,
-    /// Ours to add to whatever the outcome says by itself.
-    #[serde(default)]
-    pub(crate) remark: Option<String>,
-    #[serde(default)]
-    pub(crate) run_as: RunAs,
-    pub(crate) work: Work,
-    /// The unit of systemd that it runs in, if any, whose limits are then systemd's affair.
-    #[serde(default)]
-    pub(crate) unit: Option<String>,
-    #[serde(default)]
-    pub(crate) limits: Limits,
-}
-
-/// What the supervisor runs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "snake_case")]
-pub(crate) enum Work {
-    /// The bytes on its standard input, which must have this digest.
-    Hook { digest: Digest },
-    /// Itself, as a builtin with this in its environment, that may read these paths although not everybody may.
-    Builtin {
-        environment: BTreeMap<String, String>,
-        readable_paths: Vec<PathBuf>,
-    },
-}
-
-impl Work {
-    /// The reason code of an attempt that never got so far.
-    pub(crate) const fn not_started(&self) -> &'static str {
-        match self {
-            Self::Hook { .. } => "hook_not_started",
-            Self::Builtin { .. } => "builtin_not_started",
-        }
-    }
-
-    pub(crate) const fn noun(&self) -> &'static str {
-        match self {
-            Self::Hook { .. } => "hook",
-            Self::Builtin { .. } => "builtin",
-        }
-    }
-}
+use crate::{durable, effect, outcome::Outcome};
+pub(crate) use examine::{DOWN_WITHIN, Found};
+pub(crate) use spec::{Spec, Work};
 
 /// Who owns the attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,20 +39,6 @@ pub(crate) enum Claim {
 }
 
 pub(crate) struct RunDir(PathBuf);
-
-/// What a started attempt turned out to be.
-pub(crate) enum Found {
-    Ended(Outcome),
-    /// The descriptor becomes readable when the supervisor ends.
-    Running(OwnedFd),
-    Lost(String),
-    NeverRan,
-    /// It asked for a reboot, and was ended by that or on the way to it. Only what follows can tell.
-    GoingDown,
-}
-
-/// How long a machine that was asked to reboot may take to go down.
-pub(crate) const DOWN_WITHIN: Duration = Duration::from_secs(300);
 
 impl RunDir {
     pub(crate) fn of(state_dir: &Path, execution: ExecutionId, attempt: u32) -> Self {
@@ -286,105 +206,11 @@ impl RunDir {
         }
     }
 
-    /// The live supervisor that owns the attempt, and since when. Looks, and claims nothing.
-    pub(crate) fn supervisor(&self, boot_id: &str) -> io::Result<Option<(i32, Timestamp)>> {
-        let Some(Claim::Supervisor {
-            pid,
-            started,
-            boot_id: theirs,
-            cgroup: _,
-        }) = self.read_claim()?
-        else {
-            return Ok(None);
-        };
-        if theirs != boot_id || live(pid, started).is_none() {
-            return Ok(None);
-        }
-        let claimed = fs::metadata(self.claim())?.modified()?;
-        let since = claimed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Ok(Some((pid, Timestamp::from_millis(0).plus(since))))
-    }
-
-    /// Finds out what became of an attempt that was to be started. See the top of this file.
-    pub(crate) fn examine(&self, boot_id: &str) -> io::Result<Found> {
-        let found = self.find_out(boot_id)?;
-        match found {
-            Found::Running(_) => {}
-            // From here on nobody reads them any more.
-            Found::GoingDown | Found::Ended(_) | Found::Lost(_) | Found::NeverRan => {
-                if let Err(err) = self.remove_parameters() {
-                    let about = self.about();
-                    log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
-                        "The parameters in {} could not be removed", self.0.display());
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn find_out(&self, boot_id: &str) -> io::Result<Found> {
-        // A claim that is there is read and not contended for, which a full disk would not allow.
-        let claim = match self.read_claim()? {
-            Some(claim) => claim,
-            None => {
-                if self.take_claim_at_last()? {
-                    return Ok(Found::NeverRan);
-                }
-                self.read_claim()?
-                    .ok_or_else(|| io::Error::other("the claim has vanished"))?
-            }
-        };
-        let Claim::Supervisor {
-            pid,
-            started,
-            boot_id: theirs,
-            cgroup: _,
-        } = claim
-        else {
-            return Ok(Found::NeverRan);
-        };
-        let same_boot = theirs == boot_id;
-        let supervisor = if same_boot { live(pid, started) } else { None };
-        let rebooting = self.reboot_mark().try_exists()?;
-        // Looked for after the process was: one that ends in between has written it by then.
-        match self.read_record()? {
-            Some(outcome) if !(rebooting && outcome.was_cut_off()) => {
-                return Ok(Found::Ended(if same_boot {
-                    outcome
-                } else {
-                    outcome.before_boot()
-                }));
-            }
-            Some(_) | None => {}
-        }
-        Ok(match supervisor {
-            Some(handle) => Found::Running(handle),
-            None if rebooting && same_boot => Found::GoingDown,
-            None if rebooting => Found::Ended(rebooted(&theirs, boot_id)),
-            None if same_boot => {
-                Found::Lost("agent_restarted: the supervisor ended without a record".to_owned())
-            }
-            None => Found::Lost("node rebooted: the action was cut off".to_owned()),
-        })
-    }
-
     /// The group that the hook was in, where a supervisor made one.
     pub(crate) fn cgroup(&self) -> Option<PathBuf> {
         match self.read_claim().ok()?? {
             Claim::Supervisor { cgroup, .. } => cgroup,
             Claim::Daemon => None,
-        }
-    }
-
-    /// Nobody else wants it any more. Where the disk is full, what the attempt had reserved is room enough.
-    fn take_claim_at_last(&self) -> io::Result<bool> {
-        self.create()?;
-        match self.take_claim(&Claim::Daemon) {
-            Err(err) if durable::is_full(&err) => {
-                self.give_room()?;
-                self.take_claim(&Claim::Daemon)
-            }
-            taken => taken,
         }
     }
 
@@ -396,17 +222,6 @@ impl RunDir {
         }
         effect::done("a run directory removed");
         Ok(())
-    }
-}
-
-/// The answer of a `reboot`, which nobody was left to write.
-fn rebooted(before: &str, now: &str) -> Outcome {
-    let answer = json!({ "rebooted": true, "boot_id_before": before, "boot_id": now });
-    Outcome {
-        output: Output::Inline {
-            bytes: Base64(format!("{answer:#}\n").into_bytes()),
-        },
-        ..Outcome::of(Ended::Exited { code: 0 })
     }
 }
 
@@ -456,14 +271,6 @@ pub(crate) fn old_runs(runs: &Path) -> io::Result<Vec<Old>> {
     Ok(old)
 }
 
-/// Opened before its start time is compared: from then on the descriptor cannot come to mean another process.
-fn live(pid: i32, started: u64) -> Option<OwnedFd> {
-    let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    procfs::stat(pid)
-        .is_some_and(|stat| stat.started == started && !stat.zombie)
-        .then_some(handle)
-}
-
 /// The kernel's name for the time since it booted. Tests put a file in its place, which a release does not know.
 pub(crate) fn boot_id() -> io::Result<String> {
     const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
@@ -473,163 +280,4 @@ pub(crate) fn boot_id() -> io::Result<String> {
         KERNEL.to_owned()
     };
     Ok(fs::read_to_string(path)?.trim().to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attempt() -> (tempfile::TempDir, RunDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunDir::at(dir.path().join("run"));
-        run.create().unwrap();
-        (dir, run)
-    }
-
-    fn me() -> Claim {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let started = procfs::stat(pid).unwrap().started;
-        Claim::Supervisor {
-            pid,
-            started,
-            boot_id: "now".into(),
-            cgroup: None,
-        }
-    }
-
-    #[test]
-    fn an_attempt_without_a_claim_never_ran_and_never_will() {
-        let (_dir, run) = attempt();
-        assert!(matches!(run.examine("now").unwrap(), Found::NeverRan));
-        assert!(
-            !run.take_claim(&me()).unwrap(),
-            "a late supervisor must not get the attempt"
-        );
-        assert!(matches!(run.examine("now").unwrap(), Found::NeverRan));
-    }
-
-    #[test]
-    fn a_live_supervisor_is_found_again() {
-        let (_dir, run) = attempt();
-        assert!(run.take_claim(&me()).unwrap());
-        assert!(matches!(run.examine("now").unwrap(), Found::Running(_)));
-    }
-
-    #[test]
-    fn a_supervisor_that_died_without_a_record_is_a_loss() {
-        let (_dir, run) = attempt();
-        let Claim::Supervisor {
-            pid,
-            started,
-            boot_id,
-            cgroup,
-        } = me()
-        else {
-            unreachable!()
-        };
-        // The pid lives, but it is another process than the one that claimed.
-        assert!(
-            run.take_claim(&Claim::Supervisor {
-                pid,
-                started: started + 1,
-                boot_id,
-                cgroup
-            })
-            .unwrap()
-        );
-        assert!(
-            matches!(run.examine("now").unwrap(), Found::Lost(why) if why.starts_with("agent_restarted"))
-        );
-    }
-
-    #[test]
-    fn after_a_reboot_no_process_is_mistaken_for_the_supervisor() {
-        let (_dir, run) = attempt();
-        assert!(run.take_claim(&me()).unwrap());
-        assert!(
-            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
-        );
-    }
-
-    #[test]
-    fn a_stop_that_was_followed_by_a_boot_was_the_shutdown() {
-        let (_dir, run) = attempt();
-        assert!(run.take_claim(&me()).unwrap());
-        let outcome = Outcome::of(Ended::Stopped { processes_killed: 0 });
-        run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
-        let told = |boot: &str| match run.examine(boot).unwrap() {
-            Found::Ended(outcome) => outcome.ended,
-            Found::Running(_) | Found::Lost(_) | Found::NeverRan | Found::GoingDown => {
-                panic!("it has a record")
-            }
-        };
-        assert_eq!(told("now"), Ended::Stopped { processes_killed: 0 });
-        assert_eq!(told("later"), Ended::CutOff { processes_killed: 0 });
-    }
-
-    #[test]
-    fn a_record_decides() {
-        let (_dir, run) = attempt();
-        assert!(run.take_claim(&me()).unwrap());
-        let outcome = Outcome::of(Ended::Exited { code: 7 });
-        run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
-        assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
-    }
-
-    fn asked_for_a_reboot(ended: Option<Ended>) -> (tempfile::TempDir, RunDir) {
-        let (dir, run) = attempt();
-        // A supervisor that is gone.
-        let claim = Claim::Supervisor {
-            pid: i32::MAX,
-            started: 1,
-            boot_id: "now".into(),
-            cgroup: None,
-        };
-        assert!(run.take_claim(&claim).unwrap());
-        run.mark_reboot().unwrap();
-        if let Some(ended) = ended {
-            run.write_record(run.reserve_record().unwrap(), &Outcome::of(ended))
-                .unwrap();
-        }
-        (dir, run)
-    }
-
-    #[test]
-    fn a_reboot_that_was_asked_for_has_come_to_pass_under_another_boot_id_and_not_before() {
-        let killed = Ended::Signalled { signal: 15 };
-        let stopped = Ended::Stopped { processes_killed: 1 };
-        for ended in [None, Some(killed), Some(stopped)] {
-            let (_dir, run) = asked_for_a_reboot(ended);
-            assert!(matches!(run.examine("now").unwrap(), Found::GoingDown));
-            let Found::Ended(outcome) = run.examine("later").unwrap() else {
-                panic!()
-            };
-            assert_eq!(outcome.ended, Ended::Exited { code: 0 });
-            let Output::Inline { bytes } = outcome.output else {
-                panic!()
-            };
-            let answer: serde_json::Value = serde_json::from_slice(&bytes.0).unwrap();
-            assert_eq!(
-                answer,
-                json!({"rebooted": true, "boot_id_before": "now", "boot_id": "later"})
-            );
-        }
-    }
-
-    #[test]
-    fn a_reboot_that_was_refused_is_told_as_that_and_one_that_came_by_itself_is_not_its_doing() {
-        let failed = Ended::Exited { code: 1 };
-        let (_dir, run) = asked_for_a_reboot(Some(failed.clone()));
-        for boot_id in ["now", "later"] {
-            assert!(
-                matches!(run.examine(boot_id).unwrap(), Found::Ended(outcome) if outcome.ended == failed)
-            );
-        }
-        let (_dir, run) = asked_for_a_reboot(None);
-        run.unmark_reboot().unwrap();
-        assert!(matches!(run.examine("now").unwrap(), Found::Lost(_)));
-        assert!(
-            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
-        );
-    }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use muster_shared::wire::{Dropped, Problem};
+use muster_shared::{
+    terminal::is_unprintable,
+    wire::{Dropped, Problem},
+};
 
 use crate::{exit::Exit, text};
 
@@ -50,7 +53,7 @@ fn caret(selector: &str, position: usize) -> String {
     // One character stays one column, or the caret would point elsewhere.
     let shown: String = selector
         .chars()
-        .map(|c| if text::is_unprintable(c) { '?' } else { c })
+        .map(|c| if is_unprintable(c) { '?' } else { c })
         .collect();
     let column = selector
         .char_indices()

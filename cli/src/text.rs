@@ -5,7 +5,8 @@ use std::{borrow::Cow, fmt::Write as _, time::Duration};
 use muster_shared::{
     ids::Digest,
     labels::{Labels, NODE_PREFIX},
-    time::Timestamp,
+    terminal::is_unprintable,
+    time::{Timestamp, span},
 };
 
 /// One line without control characters, so that foreign text neither breaks a table nor commands a terminal.
@@ -29,11 +30,6 @@ pub(crate) fn line(raw: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters, and those that change the direction of the text around them.
-pub(crate) fn is_unprintable(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// At most `max` characters, the cut said by three dots.
 pub(crate) fn clip(raw: &str, max: usize) -> Cow<'_, str> {
     if raw.chars().count() <= max {
@@ -44,15 +40,9 @@ pub(crate) fn clip(raw: &str, max: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// How long ago: `45s`, `3m`, `7h`, `12d`.
+/// How long ago, as [`span`] says it.
 pub(crate) fn age(now: Timestamp, then: Timestamp) -> String {
-    let s = then.until(now).as_secs();
-    match s {
-        0..60 => format!("{s}s"),
-        60..3_600 => format!("{}m", s / 60),
-        3_600..172_800 => format!("{}h", s / 3_600),
-        _ => format!("{}d", s / 86_400),
-    }
+    span(then, now)
 }
 
 /// How long something took: `0.4s`, `12.0s`, `3m05s`, `2h03m`.

@@ -12,9 +12,8 @@ use muster_shared::{
 
 use crate::{
     audit::{self, Entry, Outcome},
-    authz,
+    authz::{self, Requester},
     control::Control,
-    dispatch::Requester,
     gates::SAMPLE_MAX,
     store::{Detail, Project, StoreError, Tx},
 };

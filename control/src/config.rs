@@ -1,64 +1,33 @@
 //! Settings: flags win over the environment, the environment over `control.toml`, that over the defaults. A [`Config`]
 //! that exists is valid.
 
+mod limits;
+mod retention;
+
 use std::{
-    collections::BTreeMap,
     fs, io,
     net::SocketAddr,
-    num::NonZeroU32,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use muster_shared::{
-    ids::{ActionName, DomainId},
-    time::parse_duration,
-};
 use serde::Deserialize;
 
 use crate::{
     keys::DataDir,
     oidc::{BadOidc, OidcSettings, RawOidc},
     outputs::S3Settings,
-    retention::{Keep, Retention, Rules},
+    retention::Retention,
     store::{BadDatabaseUrl, Database},
 };
+pub(crate) use limits::Limits;
+use limits::RawLimits;
+use retention::RawRetention;
 
 /// Where control listens when nobody says otherwise.
 pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
 /// Where the package keeps the state, and the configuration of a control whose state is there.
 const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
 const CONFIG_DEFAULT: &str = "/etc/muster/control.toml";
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Limits {
-    /// How many executions of one domain may be live at a time.
-    pub(crate) live_executions_max: u32,
-    /// The largest output a node may upload, in bytes.
-    pub(crate) output_bytes_max: u64,
-    /// What all outputs together may take in the built-in store, in bytes.
-    pub(crate) output_store_bytes_max: u64,
-    /// How long an upload URL lasts. A node whose URL ran out asks again.
-    pub(crate) upload_url_ttl: Duration,
-    /// How long after its deadline an invocation that a node took may still be reported.
-    pub(crate) report_grace: Duration,
-    /// How long a node that was asked to cancel may take to say that it did.
-    pub(crate) cancel_grace: Duration,
-    /// How long a rollout may hold anything back.
-    pub(crate) rollout_max: Duration,
-    /// How long after a restore from a backup nothing is timed out, so that nodes can tell what they did since.
-    pub(crate) restore_grace: Duration,
-    /// How old a node's key may be before the node is asked to change it; without it only operators ask.
-    pub(crate) nsk_age_max: Option<Duration>,
-    /// How long a node's key counts after the next one was used first.
-    pub(crate) nsk_overlap: Duration,
-    /// Over how long the streams of a service that stops are ended, where others take their nodes over.
-    pub(crate) drain: Duration,
-    /// How many requests a second one operator token may make in the long run.
-    pub(crate) requests_per_second: NonZeroU32,
-    /// How many it may make at once after a pause.
-    pub(crate) requests_burst: NonZeroU32,
-}
 
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -132,48 +101,8 @@ struct Raw {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawLimits {
-    live_executions_max: Option<u64>,
-    output_bytes_max: Option<u64>,
-    output_store_bytes_max: Option<u64>,
-    upload_url_seconds: Option<u64>,
-    report_grace_seconds: Option<u64>,
-    cancel_grace_seconds: Option<u64>,
-    rollout_seconds_max: Option<u64>,
-    restore_grace_seconds: Option<u64>,
-    nsk_days_max: Option<u64>,
-    nsk_overlap_seconds: Option<u64>,
-    drain_seconds: Option<u64>,
-    requests_per_second: Option<u64>,
-    requests_burst: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawOutput {
     s3: Option<S3Settings>,
-}
-
-/// `[retention]`, and `[retention.domains.ID]` with the same but for the batch.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawRetention {
-    batch: Option<u64>,
-    executions: Option<String>,
-    audit: Option<String>,
-    #[serde(default)]
-    actions: BTreeMap<String, String>,
-    #[serde(default)]
-    domains: BTreeMap<String, RawRules>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawRules {
-    executions: Option<String>,
-    audit: Option<String>,
-    #[serde(default)]
-    actions: BTreeMap<String, String>,
 }
 
 impl Config {
@@ -288,198 +217,14 @@ fn within(
     }
 }
 
-/// Shorter would be a mistake more often than a wish.
-const RETENTION_MIN: Duration = Duration::from_hours(1);
-const RETENTION_MAX: Duration = Duration::from_hours(24 * 36_500);
-
-impl RawRetention {
-    fn check(self) -> Result<Retention, ConfigError> {
-        let batch = within("retention.batch", self.batch, 1000, 1, 100_000)?;
-        let general = RawRules {
-            executions: self.executions,
-            audit: self.audit,
-            actions: self.actions,
-        };
-        let mut domains = BTreeMap::new();
-        for (raw, rules) in self.domains {
-            let scope = format!("retention.domains.{raw}");
-            let id: DomainId = raw.parse().map_err(|_| ConfigError::Retention {
-                name: "retention.domains".to_owned(),
-                value: raw,
-                why: "it must be the id of a domain".to_owned(),
-            })?;
-            domains.insert(id, rules.check(&scope)?);
-        }
-        let retention = Retention {
-            general: general.check("retention")?,
-            domains,
-            batch: u32::try_from(batch).unwrap_or(u32::MAX),
-        };
-        let no_domain = DomainId::from(uuid::Uuid::nil());
-        for domain in retention.domains.keys().chain([&no_domain]) {
-            check_audit_outlives(&retention, *domain)?;
-        }
-        Ok(retention)
-    }
-}
-
-impl RawRules {
-    fn check(self, scope: &str) -> Result<Rules, ConfigError> {
-        let keep =
-            |name: &str, raw: Option<String>| raw.map(|raw| keep(format!("{scope}.{name}"), raw)).transpose();
-        let mut actions = BTreeMap::new();
-        for (raw, value) in self.actions {
-            let name = format!("{scope}.actions.{raw}");
-            let action: ActionName = raw.parse().map_err(|err| ConfigError::Retention {
-                name: format!("{scope}.actions"),
-                value: raw,
-                why: format!("{err}"),
-            })?;
-            actions.insert(action, self::keep(name, value)?);
-        }
-        Ok(Rules {
-            executions: keep("executions", self.executions)?,
-            audit: keep("audit", self.audit)?,
-            actions,
-        })
-    }
-}
-
-fn keep(name: String, value: String) -> Result<Keep, ConfigError> {
-    if value == "forever" {
-        return Ok(Keep::Forever);
-    }
-    match parse_duration(&value) {
-        Ok(keep) if (RETENTION_MIN..=RETENTION_MAX).contains(&keep) => Ok(Keep::For(keep)),
-        Ok(_) => Err(ConfigError::Retention {
-            name,
-            value,
-            why: "it must be from 1h to 36500d, or forever".to_owned(),
-        }),
-        Err(why) => Err(ConfigError::Retention { name, value, why }),
-    }
-}
-
-/// Evidence goes last: no audit row goes before what it is about.
-fn check_audit_outlives(retention: &Retention, domain: DomainId) -> Result<(), ConfigError> {
-    let Keep::For(audit) = retention.of_audit(domain) else {
-        return Ok(());
-    };
-    let rules = retention.domains.get(&domain).unwrap_or(&retention.general);
-    let named = rules.actions.keys().chain(retention.general.actions.keys());
-    // Executions of which nothing is said are kept for ever.
-    let of_all = rules
-        .executions
-        .or(retention.general.executions)
-        .unwrap_or(Keep::Forever);
-    let outlived = |keep: Keep| match keep {
-        Keep::Forever => true,
-        Keep::For(keep) => keep > audit,
-    };
-    let mut kept = named
-        .map(|action| retention.of_action(domain, action))
-        .chain([of_all]);
-    if kept.any(outlived) {
-        return Err(ConfigError::Retention {
-            name: "retention.audit".to_owned(),
-            value: format!("{}s", audit.as_secs()),
-            why: "audit rows must be kept at least as long as every execution that they may be about; what has no retention is kept for ever".to_owned(),
-        });
-    }
-    Ok(())
-}
-
-impl RawLimits {
-    fn check(&self) -> Result<Limits, ConfigError> {
-        let count = |name, value, default, max| {
-            let count = within(name, value, default, 1, max)?;
-            let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
-            Ok::<NonZeroU32, ConfigError>(count.expect("checked against its bounds above"))
-        };
-        let live = count(
-            "limits.live_executions_max",
-            self.live_executions_max,
-            1000,
-            1_000_000,
-        )?;
-        Ok(Limits {
-            live_executions_max: live.get(),
-            requests_per_second: count(
-                "limits.requests_per_second",
-                self.requests_per_second,
-                50,
-                100_000,
-            )?,
-            requests_burst: count("limits.requests_burst", self.requests_burst, 200, 100_000)?,
-            output_bytes_max: within(
-                "limits.output_bytes_max",
-                self.output_bytes_max,
-                1 << 30,
-                1 << 15,
-                1 << 40,
-            )?,
-            output_store_bytes_max: within(
-                "limits.output_store_bytes_max",
-                self.output_store_bytes_max,
-                64 << 30,
-                1 << 20,
-                1 << 50,
-            )?,
-            // Signature Version 4 knows no URL that lasts longer than a week.
-            upload_url_ttl: Duration::from_secs(within(
-                "limits.upload_url_seconds",
-                self.upload_url_seconds,
-                15 * 60,
-                1,
-                7 * 24 * 60 * 60,
-            )?),
-            report_grace: Duration::from_secs(within(
-                "limits.report_grace_seconds",
-                self.report_grace_seconds,
-                30,
-                1,
-                3600,
-            )?),
-            cancel_grace: Duration::from_secs(within(
-                "limits.cancel_grace_seconds",
-                self.cancel_grace_seconds,
-                60,
-                1,
-                3600,
-            )?),
-            rollout_max: Duration::from_secs(within(
-                "limits.rollout_seconds_max",
-                self.rollout_seconds_max,
-                7 * 86_400,
-                1,
-                90 * 86_400,
-            )?),
-            restore_grace: Duration::from_secs(within(
-                "limits.restore_grace_seconds",
-                self.restore_grace_seconds,
-                120,
-                0,
-                3600,
-            )?),
-            nsk_age_max: match within("limits.nsk_days_max", self.nsk_days_max, 0, 0, 3650)? {
-                0 => None,
-                days => Some(Duration::from_secs(days * 86_400)),
-            },
-            drain: Duration::from_secs(within("limits.drain_seconds", self.drain_seconds, 10, 0, 600)?),
-            nsk_overlap: Duration::from_secs(within(
-                "limits.nsk_overlap_seconds",
-                self.nsk_overlap_seconds,
-                60,
-                0,
-                86_400,
-            )?),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use muster_shared::ids::DomainId;
+
     use super::*;
+    use crate::retention::Keep;
 
     fn given(dir: &Path) -> Given {
         Given {

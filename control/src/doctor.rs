@@ -5,96 +5,18 @@
 mod machine;
 mod service;
 
-use muster_shared::time::Timestamp;
-use serde::Serialize;
+use muster_shared::{
+    doctor::{Finding, Report},
+    time::Timestamp,
+};
 
 use crate::config::{Config, ConfigError};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    Ok,
-    /// It works, and will not for long, or not for all.
-    Warn,
-    Fail,
-    /// It cannot be looked at.
-    Skip,
-}
+/// As wide as the longest name of a check.
+const CHECK_WIDTH: usize = 14;
 
-impl Verdict {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "FAIL",
-            Self::Skip => "skip",
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Finding {
-    check: &'static str,
-    verdict: Verdict,
-    finding: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Ok, finding, None)
-    }
-
-    fn skip(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Skip, finding, None)
-    }
-
-    fn warn(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Warn, finding, Some(remedy.into()))
-    }
-
-    fn fail(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Fail, finding, Some(remedy.into()))
-    }
-
-    fn of(check: &'static str, verdict: Verdict, finding: impl Into<String>, remedy: Option<String>) -> Self {
-        Self {
-            check,
-            verdict,
-            finding: finding.into(),
-            remedy,
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    findings: Vec<Finding>,
-}
-
-impl Report {
-    pub(crate) fn failed(&self) -> bool {
-        self.findings
-            .iter()
-            .any(|finding| finding.verdict == Verdict::Fail)
-    }
-
-    pub(crate) fn text(&self) -> String {
-        let lines = self.findings.iter().map(|finding| {
-            let mut text = format!(
-                "{:4}  {:14}  {}\n",
-                finding.verdict.as_str(),
-                finding.check,
-                line(&finding.finding)
-            );
-            if let Some(remedy) = &finding.remedy {
-                text.push_str(&format!("{:22}remedy: {}\n", "", line(remedy)));
-            }
-            text
-        });
-        lines.collect()
-    }
+pub(crate) fn text(report: &Report) -> String {
+    report.text(CHECK_WIDTH, line)
 }
 
 /// What a file or a service wrote must not reach a terminal as anything but text.

@@ -12,8 +12,8 @@ use muster_shared::{
 };
 
 use crate::{
+    authz::Requester,
     control::Control,
-    dispatch::Requester,
     keys::{Purpose, ServerKey},
     store::{Claim, Claimed, Project, Store, StoreError, Tx},
 };

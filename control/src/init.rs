@@ -44,6 +44,24 @@ pub(crate) struct Initialised {
     pub(crate) domain_id: DomainId,
 }
 
+impl Initialised {
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "Initialised. Serve it with: muster-control serve --data-dir {}\n\
+             The token below is shown this once.\n\n\
+             export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}\n\n\
+             A node enrols with: musterd enroll --server {} --token-file FILE --ca-sha256 {}\n",
+            self.data_dir.display(),
+            self.server,
+            self.token,
+            self.ca_file.display(),
+            self.project_id,
+            self.server,
+            self.ca_sha256,
+        )
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
     #[error("{0} is initialised already; serve it, or name another folder")]

@@ -14,12 +14,12 @@ use muster_shared::{
 
 use crate::{
     audit::{self, Entry},
-    authz,
+    authz::{self, Requester},
     control::Control,
-    dispatch::{Requester, Target},
     enroll::labels_of_the_node,
     keys::chance,
     store::{NewViolation, Order, Project, StoreError, Tx},
+    target::Target,
 };
 
 #[derive(Debug, thiserror::Error)]

@@ -14,12 +14,12 @@ use muster_shared::{
 
 use crate::{
     audit::{self, Entry},
-    authz,
+    authz::{self, Requester},
     control::Control,
-    dispatch::{Requester, Target},
     instances::Known,
     keys::{TokenKind, token_hash},
     store::{NodeFilter, Project, StoreError},
+    target::Target,
 };
 
 /// Which of a node's keys was shown.

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use crate::{
     audit::{self, Entry},
+    authz::Requester,
     control::Control,
-    dispatch::Requester,
     rollout::{Deadlines, Decision, decide},
     store::{Detail, Project, StoreError, Tx},
 };

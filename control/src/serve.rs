@@ -72,9 +72,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
 
     let shown = config.data.path().display().to_string();
-    if config.database.is_missing() {
-        return Err(ServeError::NotInitialised(shown));
-    }
+    require_initialised(&config)?;
     let _lock = lock(&config, &shown)?;
     let key = config.data.server_key().map_err(ServeError::Secrets)?;
     let acceptor = server::tls(&config.data, key)?;
@@ -201,6 +199,16 @@ type Loop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn loop_of(control: &Shared, work: impl FnOnce(Shared) -> Loop) -> Loop {
     work(control.clone())
+}
+
+/// Refuses a data directory in which `init` has not made anything yet.
+pub(crate) fn require_initialised(config: &Config) -> Result<(), ServeError> {
+    if config.database.is_missing() {
+        return Err(ServeError::NotInitialised(
+            config.data.path().display().to_string(),
+        ));
+    }
+    Ok(())
 }
 
 /// One service per data directory: two would each think that they hold every node's stream.

@@ -9,9 +9,12 @@ mod ask;
 mod audit;
 mod backup;
 mod cancel;
+mod deadlines;
+mod dispatch;
 mod doctor;
 mod engine;
 mod executions;
+mod header;
 mod hooks;
 mod idempotency;
 mod instances;
@@ -21,6 +24,7 @@ mod news;
 mod node_keys;
 mod nodes;
 mod outbox;
+mod outputs;
 mod replicas;
 mod retention;
 mod rollout;
@@ -30,6 +34,7 @@ mod schema_tests;
 mod signing;
 mod sqlite;
 mod statement;
+mod targets;
 mod tenancy;
 #[cfg(test)]
 mod testing;
@@ -45,22 +50,25 @@ use statement::query;
 
 pub(crate) use access::Presented;
 pub(crate) use backup::known_schema;
+pub(crate) use deadlines::{Deadline, Overdue};
+pub(crate) use dispatch::NewExecution;
 pub(crate) use engine::{BadDatabaseUrl, Database};
-pub(crate) use executions::{
-    Advance, Deadline, Detail, ExecutionHeader, KeptOutput, LateOutput, NewExecution, Overdue, TargetState,
-};
+pub(crate) use executions::Advance;
+pub(crate) use header::ExecutionHeader;
 #[cfg(test)]
 pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
-pub(crate) use list::ListFilter;
+pub(crate) use list::{Detail, ListFilter};
 pub(crate) use news::News;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
+pub(crate) use outputs::{KeptOutput, LateOutput};
 pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
 pub(crate) use signing::SigningKey;
 pub(crate) use sqlite::apart;
+pub(crate) use targets::TargetState;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
 
 use crate::nsk::KeyOwner;

@@ -1,10 +1,13 @@
 //! What both ends of Muster must agree on.
 //!
 //! No I/O and no runtime: ids, the invocation status machine, the wire types, the signed envelope, the audit chain, label
-//! selectors, the schema of parameters. The one exception is [`time::Timestamp::now`], so that no other file has to ask the system.
+//! selectors, the schema of parameters, how findings and failures are told. The one exception is [`time::Timestamp::now`],
+//! so that no other file has to ask the system.
 
 pub mod access;
 pub mod audit;
+pub mod causes;
+pub mod doctor;
 pub mod envelope;
 pub mod ids;
 pub mod labels;
@@ -14,5 +17,6 @@ pub mod parameter_text;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod terminal;
 pub mod time;
 pub mod wire;

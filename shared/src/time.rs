@@ -133,9 +133,30 @@ pub fn parse_duration(raw: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{raw:?} is too long"))
 }
 
+/// How long from one instant to a later one, as people read it: `45s`, `3m`, `7h`, `12d`.
+pub fn span(from: Timestamp, to: Timestamp) -> String {
+    let seconds = from.until(to).as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m", seconds / 60),
+        3_600..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_is_told_in_the_unit_that_fits() {
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        for (seconds, text) in [(59, "59s"), (200, "3m"), (90_000, "25h"), (200_000, "2d")] {
+            assert_eq!(span(at(0), at(seconds)), text);
+        }
+        // A clock that is behind.
+        assert_eq!(span(at(10), at(0)), "0s");
+    }
 
     #[test]
     fn an_instant_survives_the_wire() {

@@ -1,18 +1,11 @@
 //! `NAME.toml` beside a hook: what the hook is, what it takes, and how it is to be run. Read strictly, because what is
 //! misspelt there would silently not hold.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+mod source;
 
-use muster_shared::{
-    parameter_schema::Schema,
-    wire::{HookManifest, TIMEOUT_SECONDS_MAX},
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use muster_shared::{parameter_schema::Schema, wire::HookManifest};
 use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
@@ -22,6 +15,8 @@ use crate::{
     parameters,
     run_as::{Limits, RunAs},
 };
+pub(crate) use source::BadManifest;
+use source::Source;
 
 const DESCRIPTION_BYTES_MAX: usize = 1024;
 const AFFINITIES_MAX: usize = 16;
@@ -39,24 +34,6 @@ pub(crate) struct Manifest {
     affinity: Vec<Affinity>,
     pub(crate) output_bytes_max: Option<u64>,
     pub(crate) run_as: RunAs,
-}
-
-/// What is wrong with a manifest, and where.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct BadManifest {
-    path: PathBuf,
-    line: Option<usize>,
-    what: String,
-}
-
-impl fmt::Display for BadManifest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        match self.line {
-            Some(line) => write!(f, "{path}, line {line}: {}", self.what),
-            None => write!(f, "{path}: {}", self.what),
-        }
-    }
 }
 
 /// As written.
@@ -105,66 +82,12 @@ struct RawAction {
     affinity: Option<Spanned<Vec<String>>>,
 }
 
-/// A manifest's text and where it stands, to say where something is wrong.
-struct Source<'a> {
-    path: &'a Path,
-    text: &'a str,
-}
-
-impl Source<'_> {
-    fn wrong(&self, at: Option<Range<usize>>, what: impl Into<String>) -> BadManifest {
-        let before = |at: Range<usize>| self.text.get(..at.start).unwrap_or(self.text);
-        BadManifest {
-            path: self.path.to_owned(),
-            line: at.map(|at| before(at).matches('\n').count() + 1),
-            what: what.into(),
-        }
-    }
-
-    /// The message of the parser names a key only when it is unknown; otherwise the line does.
-    fn malformed(&self, err: &toml::de::Error) -> BadManifest {
-        let line = err.span().and_then(|at| {
-            let start = self.text.get(..at.start)?.rfind('\n').map_or(0, |end| end + 1);
-            self.text.get(start..)?.lines().next()
-        });
-        let key = line.and_then(|line| Some(line.split_once('=')?.0.trim()));
-        let what = match key {
-            Some(key) if !key.is_empty() => format!("{key}: {}", err.message()),
-            Some(_) | None => err.message().to_owned(),
-        };
-        self.wrong(err.span(), what)
-    }
-
-    fn number(
-        &self,
-        key: &str,
-        value: Option<Spanned<i64>>,
-        (min, max): (u64, u64),
-    ) -> Result<Option<u64>, BadManifest> {
-        let Some(value) = value else { return Ok(None) };
-        let found = *value.get_ref();
-        match u64::try_from(found) {
-            Ok(sound) if (min..=max).contains(&sound) => Ok(Some(sound)),
-            Ok(_) | Err(_) => Err(self.wrong(
-                Some(value.span()),
-                format!("{key} = {found} is out of bounds: {min} to {max}"),
-            )),
-        }
-    }
-
-    fn seconds(&self, key: &str, value: Option<Spanned<i64>>) -> Result<Option<u32>, BadManifest> {
-        let seconds = self.number(key, value, (1, TIMEOUT_SECONDS_MAX.into()))?;
-        Ok(seconds.and_then(|seconds| u32::try_from(seconds).ok()))
-    }
-}
-
 impl Manifest {
     /// Reads the text of the manifest at `path`.
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, BadManifest> {
-        let text = std::str::from_utf8(bytes).map_err(|err| BadManifest {
-            path: path.to_owned(),
-            line: None,
-            what: format!("it is not UTF-8: {err}"),
+        let text = std::str::from_utf8(bytes).map_err(|err| {
+            let what = format!("it is not UTF-8: {err}");
+            Source { path, text: "" }.wrong(None, what)
         })?;
         let source = Source { path, text };
         let raw: Raw = toml::from_str(text).map_err(|err| source.malformed(&err))?;

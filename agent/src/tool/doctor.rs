@@ -4,7 +4,7 @@
 mod machine;
 mod network;
 
-use serde::Serialize;
+use muster_shared::doctor::{Finding, Report};
 
 use super::{
     desk::{self, Answer, Asked, Question},
@@ -21,68 +21,8 @@ use crate::{
     logging::say_on_stdout,
 };
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    Ok,
-    /// It works, and will not for long, or not for all.
-    Warn,
-    Fail,
-    /// It cannot be looked at yet.
-    Skip,
-}
-
-impl Verdict {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "FAIL",
-            Self::Skip => "skip",
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Finding {
-    check: &'static str,
-    verdict: Verdict,
-    finding: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Ok, finding, None)
-    }
-
-    fn skip(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Skip, finding, None)
-    }
-
-    fn warn(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Warn, finding, Some(remedy.into()))
-    }
-
-    fn fail(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Fail, finding, Some(remedy.into()))
-    }
-
-    fn of(check: &'static str, verdict: Verdict, finding: impl Into<String>, remedy: Option<String>) -> Self {
-        Self {
-            check,
-            verdict,
-            finding: finding.into(),
-            remedy,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Report {
-    findings: Vec<Finding>,
-}
+/// As wide as the longest name of a check.
+const CHECK_WIDTH: usize = 13;
 
 pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
     let view = args.output;
@@ -97,13 +37,16 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
     let report = Report { findings };
     match view {
         View::Json => render::document(&report),
-        View::Table => say_on_stdout(&text(&report)),
+        View::Table => {
+            let text = report.text(CHECK_WIDTH, render::line);
+            say_on_stdout(text.strip_suffix('\n').unwrap_or(&text));
+        }
     }
-    let failed = report
-        .findings
-        .iter()
-        .any(|finding| finding.verdict == Verdict::Fail);
-    Ok(if failed { exit::FOUND_BAD } else { exit::DONE })
+    Ok(if report.failed() {
+        exit::FOUND_BAD
+    } else {
+        exit::DONE
+    })
 }
 
 fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
@@ -316,20 +259,4 @@ fn hooks(config: &Config) -> Vec<Finding> {
         findings.push(Finding::ok(check, text));
     }
     findings
-}
-
-fn text(report: &Report) -> String {
-    let lines = report.findings.iter().map(|finding| {
-        let mut text = format!(
-            "{:4}  {:13}  {}",
-            finding.verdict.as_str(),
-            finding.check,
-            render::line(&finding.finding)
-        );
-        if let Some(remedy) = &finding.remedy {
-            text.push_str(&format!("\n{:21}remedy: {}", "", render::line(remedy)));
-        }
-        text
-    });
-    lines.collect::<Vec<_>>().join("\n")
 }

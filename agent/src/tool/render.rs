@@ -1,6 +1,6 @@
 //! Tables and documents on standard output. Whatever a hook or a file wrote becomes one printable line first.
 
-use muster_shared::time::Timestamp;
+use muster_shared::terminal::is_unprintable;
 use serde::Serialize;
 
 use crate::logging::say_on_stdout;
@@ -44,15 +44,11 @@ pub(crate) fn document(document: &impl Serialize) {
     say_on_stdout(&serde_json::to_string_pretty(document).unwrap_or_default());
 }
 
-/// Control characters, and those that change the direction of the text around them, must not reach a terminal.
+/// What is unprintable must not reach a terminal.
 pub(crate) fn line(raw: &str) -> String {
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let mut out = String::with_capacity(raw.len());
     for c in raw.chars() {
-        if odd(c) {
+        if is_unprintable(c) {
             out.extend(c.escape_default());
         } else {
             out.push(c);
@@ -76,17 +72,6 @@ pub(crate) fn bytes(count: u64) -> String {
         unit += 1;
     }
     format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
-}
-
-/// How long ago, or how long until: `45s`, `3m`, `7h`, `12d`.
-pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
-    let seconds = from.until(to).as_secs();
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3_600 => format!("{}m", seconds / 60),
-        3_600..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]

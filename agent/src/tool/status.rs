@@ -4,13 +4,13 @@ use std::{fs, path::Path, time::Duration};
 
 use muster_shared::{
     ids::{ExecutionId, NodeId},
-    time::Timestamp,
+    time::{Timestamp, span},
 };
 use serde::Serialize;
 
 use super::{
     desk::{self, Answer, Asked, Question, Told},
-    render::{self, or_dash, span},
+    render::{self, or_dash},
 };
 use crate::{
     args::{ToolArgs, View},

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use muster_shared::time::Timestamp;
+use muster_shared::{doctor::Finding, time::Timestamp};
 use rustix::fs::{FlockOperation, flock};
 use rustls::{
     CertificateError, RootCertStore,
@@ -17,7 +17,6 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
 
-use super::Finding;
 use crate::{config::Config, keys::DataDir, server};
 
 /// Below so much room somebody should look after it, and below so much less nothing may be written any more.

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use muster_shared::time::Timestamp;
+use muster_shared::{
+    doctor::{Finding, Verdict},
+    time::Timestamp,
+};
 
-use super::{Finding, Verdict};
 use crate::{
     audit,
     config::Config,

@@ -23,9 +23,8 @@ use super::{
 };
 use crate::{
     audit,
-    authz::{self, Grants},
+    authz::{self, Grants, Requester},
     control::{Control, Shared},
-    dispatch::Requester,
     instances::{self, Claim},
     keys::{TokenKind, token_hash},
     nsk::{self, KeyOwner, Standing},

@@ -18,7 +18,7 @@ use super::{
     node::uncontested,
     problem::ApiError,
 };
-use crate::{control::Shared, dispatch::Target, nsk};
+use crate::{control::Shared, nsk, target::Target};
 
 pub(super) async fn ask(
     State(control): State<Shared>,

@@ -34,12 +34,11 @@ use crate::{
     audit::Entry,
     authz,
     control::{Control, Shared},
-    decommission,
-    dispatch::{self, Target},
-    enroll,
+    decommission, dispatch, enroll,
     idempotency::{KEY_LEN_MAX, Once},
     integrity,
     store::{NodeFilter, NodeRecord, apart},
+    target::Target,
 };
 
 pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {

@@ -11,7 +11,7 @@ use muster_shared::{selector::Selector, time::Timestamp};
 use serde::de::DeserializeOwned;
 
 use super::problem::ApiError;
-use crate::{control::Shared, dispatch::BadTarget};
+use crate::{control::Shared, target::BadTarget};
 
 /// The query of a request. `T` refuses fields that it does not know.
 pub(super) struct Asked<T>(pub(super) T);

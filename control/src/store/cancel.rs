@@ -8,7 +8,7 @@ use muster_shared::{
 
 use super::{
     News, Owed, Pool, ROWS_PER_INSERT, Store, StoreError, Tx,
-    executions::{Ended, push_statuses},
+    executions::Ended,
     outbox::{OwedTo, about, by_node},
     rows::{Reader, nodes_of},
     statement::{QueryBuilder, query},
@@ -251,6 +251,15 @@ pub(super) fn cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> Qu
     update.push(", ended_at = ").push_bind(now);
     update.push(" WHERE execution_id = ").push_bind(execution.uuid());
     update
+}
+
+fn push_statuses(query: &mut QueryBuilder, statuses: &[Status]) {
+    query.push(" AND status IN (");
+    let mut list = query.separated(", ");
+    for status in statuses {
+        list.push_bind(status.as_str());
+    }
+    query.push(")");
 }
 
 fn push_nodes(query: &mut QueryBuilder, nodes: &[NodeId]) {

@@ -7,16 +7,16 @@ use muster_shared::{
     selector::Selector,
     status::Status,
     time::Timestamp,
-    wire::{EXECUTION_TARGETS_MAX, Execution, ExecutionTarget},
+    wire::{EXECUTION_TARGETS_MAX, Execution, ExecutionTarget, OutputRef, TimelineEvent},
 };
 
 use super::{
-    CorruptRow, Detail, ExecutionHeader, Store, StoreError,
+    CorruptRow, ExecutionHeader, Store, StoreError,
     engine::Transaction,
-    executions::{HEADER_COLUMNS, read_target},
+    header::HEADER_COLUMNS,
     nodes::push_selector,
-    rows::Reader,
-    statement::QueryBuilder,
+    rows::{Reader, Row},
+    statement::{QueryBuilder, query},
 };
 
 #[derive(Default)]
@@ -31,6 +31,13 @@ pub(crate) struct ListFilter<'a> {
     pub(crate) created: (Option<Timestamp>, Option<Timestamp>),
     /// Only executions before this one, newest first.
     pub(crate) before: Option<(Timestamp, ExecutionId)>,
+}
+
+/// Which targets a read shows, and whether with the bytes of inline output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    WithOutput,
+    WithoutOutput,
 }
 
 /// What is read of one execution comes from one moment.
@@ -100,6 +107,39 @@ impl Store {
         let targets = targets_after(&mut snapshot, id, after, limit, Detail::WithOutput).await?;
         snapshot.commit().await?;
         Ok(targets)
+    }
+
+    /// The transitions of an execution after the event `after`, oldest first.
+    pub(crate) async fn timeline(
+        &self,
+        execution: ExecutionId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<TimelineEvent>, StoreError> {
+        let rows = query(
+            "SELECT ev.*, node.name AS node_name FROM action_execution_event ev JOIN node ON node.id = ev.node_id
+             WHERE ev.execution_id = $1 AND ev.id > $2 ORDER BY ev.id LIMIT $3",
+        )
+        .bind(execution.uuid())
+        .bind(after)
+        .bind(i64::from(limit))
+        .fetch_all(&self.read)
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution_event", "execution_id");
+                Ok(TimelineEvent {
+                    id: row.get("id")?,
+                    node_id: row.id("node_id")?,
+                    node_name: row.get("node_name")?,
+                    from: Some(row.parsed("from_status")?),
+                    to: row.parsed("to_status")?,
+                    at: row.at("at")?,
+                    late: row.get("late")?,
+                    detail: row.get("detail")?,
+                })
+            })
+            .collect()
     }
 }
 
@@ -205,6 +245,50 @@ async fn targets_after(
         .iter()
         .map(|row| read_target(row, detail))
         .collect::<Result<Vec<_>, CorruptRow>>()?)
+}
+
+fn read_target(row: &Row, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
+    let row = Reader::new(row, "action_execution_target", "execution_id");
+    let output_ref: Option<OutputRef> = match detail {
+        Detail::WithOutput => row.json_opt("output_ref")?,
+        Detail::WithoutOutput => None,
+    };
+    let (released_at, deliver_by, expires_at) = (
+        row.at_opt("released_at")?,
+        row.at_opt("deliver_by")?,
+        row.at_opt("expires_at")?,
+    );
+    let status: Status = row.parsed("status")?;
+    let has_its_own = deliver_by != expires_at || row.get::<Option<i64>>("rollout_position")?.is_some();
+    let count = |column| {
+        Ok(row
+            .get::<Option<i64>>(column)?
+            .and_then(|n| u64::try_from(n).ok()))
+    };
+    let (output_bytes, output_total_bytes) = (count("output_bytes")?, count("output_total_bytes")?);
+    Ok(ExecutionTarget {
+        node_id: row.id("node_id")?,
+        status,
+        created_at: row.at("created_at")?,
+        updated_at: row.at("updated_at")?,
+        output_ref,
+        node_name: row.get("node_name")?,
+        exit_code: row.number_opt("exit_code")?,
+        error: row.get("error")?,
+        started_at: row.at_opt("started_at")?,
+        ended_at: row.at_opt("ended_at")?,
+        output_bytes,
+        output_total_bytes,
+        output_truncated: output_total_bytes
+            .zip(output_bytes)
+            .is_some_and(|(all, kept)| all > kept),
+        output_error: row.get("output_error")?,
+        cancel_requested_at: row.at_opt("cancel_requested_at")?,
+        held: released_at.is_none() && !status.is_terminal(),
+        released_at: released_at.filter(|_| has_its_own),
+        deliver_by: deliver_by.filter(|_| has_its_own),
+        expires_at: expires_at.filter(|_| has_its_own),
+    })
 }
 
 async fn target_counts(

@@ -10,7 +10,7 @@ use super::{
     CorruptRow, ExecutionHeader, News, Pool, Store, StoreError, Tx,
     ask::{Found, ask, elsewhere},
     cancel::owed_cancels,
-    executions::HEADER_COLUMNS,
+    header::HEADER_COLUMNS,
     rows::{Reader, Row, nodes_of},
     statement::{QueryBuilder, query},
 };

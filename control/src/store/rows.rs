@@ -225,6 +225,11 @@ impl<'r> Reader<'r> {
     }
 }
 
+/// A count as it is stored. None is ever so large that it would be cut.
+pub(super) fn to_i64(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 /// JSON as it is stored. Our own types cannot fail to be written: their keys are texts.
 pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Json {
     Json(serde_json::to_string(value).expect("a wire type is always JSON"))

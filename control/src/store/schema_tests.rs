@@ -112,7 +112,10 @@ async fn the_step_back_is_refused_with_a_reason() {
         panic!("{refused:?}")
     };
     assert_eq!(why.code().as_deref(), Some("0A000"));
-    for back in migrations.iter().filter(|step| step.migration_type.is_down_migration()) {
+    for back in migrations
+        .iter()
+        .filter(|step| step.migration_type.is_down_migration())
+    {
         let refused = sqlx::raw_sql(back.sql.clone()).execute(pool).await.unwrap_err();
         let why = refused.as_database_error().unwrap();
         assert_eq!(why.code().as_deref(), Some("0A000"), "{}", back.description);

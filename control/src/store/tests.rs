@@ -22,11 +22,10 @@ use uuid::Uuid;
 use super::{statement::query_scalar, *};
 use crate::{
     audit::{self, VerifyError},
-    authz::Grants,
+    authz::{Grants, Requester},
     config::{Config, Given},
     control::Shared,
-    dispatch::{self, Requester},
-    init,
+    dispatch, init,
     keys::{chance, token_hash},
     retention::{self, Keep, Retention, Rules},
     serve,

@@ -10,9 +10,9 @@ use std::{
     process::{Command, Stdio},
 };
 
+use muster_shared::doctor::Finding;
 use rustix::io::FdFlags;
 
-use super::Finding;
 use crate::{
     hooks::hold::{self, Held, NotHeld, Way},
     identity, journal,
@@ -215,7 +215,7 @@ pub(super) fn systemd() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool::doctor::Verdict;
+    use muster_shared::doctor::Verdict;
 
     #[test]
     fn little_room_is_a_warning_and_none_a_failure() {

@@ -6,11 +6,10 @@ use std::{
     time::Duration,
 };
 
-use muster_shared::time::Timestamp;
+use muster_shared::{doctor::Finding, time::Timestamp};
 use reqwest::Url;
 use rustls::pki_types::ServerName;
 
-use super::Finding;
 use crate::{
     clock,
     control::{self, CallError},
@@ -301,7 +300,7 @@ fn instant(tag: u8, text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool::doctor::Verdict;
+    use muster_shared::doctor::Verdict;
 
     fn der(tag: u8, content: &[u8]) -> Vec<u8> {
         let mut out = vec![tag];

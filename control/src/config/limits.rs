@@ -1,0 +1,143 @@
+//! `[limits]`: what control takes on, and within which bounds that may be set.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use serde::Deserialize;
+
+use super::{ConfigError, within};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// How many executions of one domain may be live at a time.
+    pub(crate) live_executions_max: u32,
+    /// The largest output a node may upload, in bytes.
+    pub(crate) output_bytes_max: u64,
+    /// What all outputs together may take in the built-in store, in bytes.
+    pub(crate) output_store_bytes_max: u64,
+    /// How long an upload URL lasts. A node whose URL ran out asks again.
+    pub(crate) upload_url_ttl: Duration,
+    /// How long after its deadline an invocation that a node took may still be reported.
+    pub(crate) report_grace: Duration,
+    /// How long a node that was asked to cancel may take to say that it did.
+    pub(crate) cancel_grace: Duration,
+    /// How long a rollout may hold anything back.
+    pub(crate) rollout_max: Duration,
+    /// How long after a restore from a backup nothing is timed out, so that nodes can tell what they did since.
+    pub(crate) restore_grace: Duration,
+    /// How old a node's key may be before the node is asked to change it; without it only operators ask.
+    pub(crate) nsk_age_max: Option<Duration>,
+    /// How long a node's key counts after the next one was used first.
+    pub(crate) nsk_overlap: Duration,
+    /// Over how long the streams of a service that stops are ended, where others take their nodes over.
+    pub(crate) drain: Duration,
+    /// How many requests a second one operator token may make in the long run.
+    pub(crate) requests_per_second: NonZeroU32,
+    /// How many it may make at once after a pause.
+    pub(crate) requests_burst: NonZeroU32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    live_executions_max: Option<u64>,
+    output_bytes_max: Option<u64>,
+    output_store_bytes_max: Option<u64>,
+    upload_url_seconds: Option<u64>,
+    report_grace_seconds: Option<u64>,
+    cancel_grace_seconds: Option<u64>,
+    rollout_seconds_max: Option<u64>,
+    restore_grace_seconds: Option<u64>,
+    nsk_days_max: Option<u64>,
+    nsk_overlap_seconds: Option<u64>,
+    drain_seconds: Option<u64>,
+    requests_per_second: Option<u64>,
+    requests_burst: Option<u64>,
+}
+
+impl RawLimits {
+    pub(super) fn check(&self) -> Result<Limits, ConfigError> {
+        let count = |name, value, default, max| {
+            let count = within(name, value, default, 1, max)?;
+            let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
+            Ok::<NonZeroU32, ConfigError>(count.expect("checked against its bounds above"))
+        };
+        let live = count(
+            "limits.live_executions_max",
+            self.live_executions_max,
+            1000,
+            1_000_000,
+        )?;
+        Ok(Limits {
+            live_executions_max: live.get(),
+            requests_per_second: count(
+                "limits.requests_per_second",
+                self.requests_per_second,
+                50,
+                100_000,
+            )?,
+            requests_burst: count("limits.requests_burst", self.requests_burst, 200, 100_000)?,
+            output_bytes_max: within(
+                "limits.output_bytes_max",
+                self.output_bytes_max,
+                1 << 30,
+                1 << 15,
+                1 << 40,
+            )?,
+            output_store_bytes_max: within(
+                "limits.output_store_bytes_max",
+                self.output_store_bytes_max,
+                64 << 30,
+                1 << 20,
+                1 << 50,
+            )?,
+            // Signature Version 4 knows no URL that lasts longer than a week.
+            upload_url_ttl: Duration::from_secs(within(
+                "limits.upload_url_seconds",
+                self.upload_url_seconds,
+                15 * 60,
+                1,
+                7 * 24 * 60 * 60,
+            )?),
+            report_grace: Duration::from_secs(within(
+                "limits.report_grace_seconds",
+                self.report_grace_seconds,
+                30,
+                1,
+                3600,
+            )?),
+            cancel_grace: Duration::from_secs(within(
+                "limits.cancel_grace_seconds",
+                self.cancel_grace_seconds,
+                60,
+                1,
+                3600,
+            )?),
+            rollout_max: Duration::from_secs(within(
+                "limits.rollout_seconds_max",
+                self.rollout_seconds_max,
+                7 * 86_400,
+                1,
+                90 * 86_400,
+            )?),
+            restore_grace: Duration::from_secs(within(
+                "limits.restore_grace_seconds",
+                self.restore_grace_seconds,
+                120,
+                0,
+                3600,
+            )?),
+            nsk_age_max: match within("limits.nsk_days_max", self.nsk_days_max, 0, 0, 3650)? {
+                0 => None,
+                days => Some(Duration::from_secs(days * 86_400)),
+            },
+            drain: Duration::from_secs(within("limits.drain_seconds", self.drain_seconds, 10, 0, 600)?),
+            nsk_overlap: Duration::from_secs(within(
+                "limits.nsk_overlap_seconds",
+                self.nsk_overlap_seconds,
+                60,
+                0,
+                86_400,
+            )?),
+        })
+    }
+}
