@@ -16,20 +16,7 @@ use crate::config::{Config, ConfigError};
 const CHECK_WIDTH: usize = 14;
 
 pub(crate) fn text(report: &Report) -> String {
-    report.text(CHECK_WIDTH, line)
-}
-
-/// What a file or a service wrote must not reach a terminal as anything but text.
-fn line(raw: &str) -> String {
-    let mut out = String::with_capacity(raw.len());
-    for c in raw.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
+    report.text(CHECK_WIDTH)
 }
 
 pub(crate) async fn examine(config: Result<Config, ConfigError>, now: Timestamp) -> Report {

@@ -2,6 +2,7 @@
 //!
 //! Only how it is said. What is looked at, and which text may reach a terminal, each program knows for itself.
 
+use crate::terminal::line;
 use serde::Serialize;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -81,16 +82,15 @@ impl Report {
             .any(|finding| finding.verdict == Verdict::Fail)
     }
 
-    /// A line for each finding, its remedy below it. The checks have `check_width` columns, and `printable` makes one line of
-    /// what a file or a service wrote.
-    pub fn text(&self, check_width: usize, printable: impl Fn(&str) -> String) -> String {
+    /// A line for each finding, its remedy below it. The checks have `check_width` columns.
+    pub fn text(&self, check_width: usize) -> String {
         let mut text = String::new();
         for finding in &self.findings {
             let head = format!("{:4}  {:check_width$}  ", finding.verdict.as_str(), finding.check);
-            text.push_str(&format!("{head}{}\n", printable(&finding.finding)));
+            text.push_str(&format!("{head}{}\n", line(&finding.finding)));
             if let Some(remedy) = &finding.remedy {
                 let below = check_width + 8;
-                text.push_str(&format!("{:below$}remedy: {}\n", "", printable(remedy)));
+                text.push_str(&format!("{:below$}remedy: {}\n", "", line(remedy)));
             }
         }
         text
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn findings_stand_in_columns_with_their_remedies_below() {
-        let text = report().text(7, |raw| raw.replace('\n', "\\n"));
+        let text = report().text(7);
         let lines = [
             "ok    journal  it is whole",
             "warn  hooks    a\\nb",

@@ -38,7 +38,7 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
     match view {
         View::Json => render::document(&report),
         View::Table => {
-            let text = report.text(CHECK_WIDTH, render::line);
+            let text = report.text(CHECK_WIDTH);
             say_on_stdout(text.strip_suffix('\n').unwrap_or(&text));
         }
     }

@@ -1,6 +1,6 @@
 //! Tables and documents on standard output. Whatever a hook or a file wrote becomes one printable line first.
 
-use muster_shared::terminal::is_unprintable;
+pub(crate) use muster_shared::terminal::line;
 use serde::Serialize;
 
 use crate::logging::say_on_stdout;
@@ -42,19 +42,6 @@ pub(crate) fn facts(facts: &[(&str, String)]) -> String {
 
 pub(crate) fn document(document: &impl Serialize) {
     say_on_stdout(&serde_json::to_string_pretty(document).unwrap_or_default());
-}
-
-/// What is unprintable must not reach a terminal.
-pub(crate) fn line(raw: &str) -> String {
-    let mut out = String::with_capacity(raw.len());
-    for c in raw.chars() {
-        if is_unprintable(c) {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 pub(crate) fn or_dash(text: Option<impl ToString>) -> String {

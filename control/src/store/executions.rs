@@ -10,8 +10,8 @@ use muster_shared::{
 };
 
 use super::{
-    News, StoreError, Tx,
-    rows::{to_i64, to_json},
+    CorruptRow, News, StoreError, Tx,
+    rows::{Reader, to_i64, to_json},
     statement::{QueryBuilder, query, query_scalar},
 };
 
@@ -167,7 +167,6 @@ impl Tx {
         ended: Ended,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.tell(News::Timeline(execution));
         self.tell(News::Rollouts);
         let live: i64 = query_scalar(
@@ -176,21 +175,24 @@ impl Tx {
              WHERE id = $1 RETURNING live_targets",
         )
         .bind(execution.uuid())
-        .bind(count(ended.targets))
+        .bind(to_i64(ended.targets))
         .bind(now)
-        .bind(count(ended.failed))
-        .bind(count(ended.held))
+        .bind(to_i64(ended.failed))
+        .bind(to_i64(ended.held))
         .fetch_one(&mut self.0)
         .await?;
         if live > 0 {
             return Ok(false);
         }
-        let statuses: Vec<String> =
-            query_scalar("SELECT DISTINCT status FROM action_execution_target WHERE execution_id = $1")
-                .bind(execution.uuid())
-                .fetch_all(&mut self.0)
-                .await?;
-        let settled = status::fold(statuses.iter().filter_map(|s| s.parse().ok()));
+        let rows = query("SELECT DISTINCT status FROM action_execution_target WHERE execution_id = $1")
+            .bind(execution.uuid())
+            .fetch_all(&mut self.0)
+            .await?;
+        let statuses: Result<Vec<Status>, CorruptRow> = rows
+            .iter()
+            .map(|row| Reader::new(row, "action_execution_target", "status").parsed("status"))
+            .collect();
+        let settled = status::fold(statuses?);
         query(
             "UPDATE action_execution SET terminal_status = $2, sealed_parameters = NULL
              WHERE id = $1 AND terminal_status IS NULL",
