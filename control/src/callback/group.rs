@@ -33,6 +33,8 @@ pub(crate) struct Work {
     pub(super) offered: Option<u64>,
 }
 
+type Targets = HashMap<(ExecutionId, NodeId), TargetState>;
+
 /// The reports that wait to be written.
 pub(crate) type Callbacks = Together<Work, Result<(), CallbackError>>;
 
@@ -115,14 +117,14 @@ async fn try_write(control: &Control, works: &[Work]) -> Result<Vec<Result<(), C
         return Ok(judged);
     }
     tx.commit().await?;
-    gathered.tell(control, &settled);
+    gathered.tell(control, &targets, &settled);
     Ok(judged)
 }
 
 /// Decides what a report does, by the state of its target inside the transaction.
 async fn judge<'a>(
     control: &Control,
-    targets: &HashMap<(ExecutionId, NodeId), TargetState>,
+    targets: &Targets,
     work: &'a Work,
     gathered: &mut Gathered<'a>,
 ) -> Result<(), CallbackError> {
@@ -220,7 +222,7 @@ impl Gathered<'_> {
     }
 
     /// After the commit, and only a hint.
-    fn tell(&self, control: &Control, settled: &HashSet<ExecutionId>) {
+    fn tell(&self, control: &Control, targets: &Targets, settled: &HashSet<ExecutionId>) {
         let moved: HashSet<ExecutionId> = self.steps.iter().map(|step| step.execution).collect();
         for execution in moved {
             control.watchers.wake(execution);
@@ -228,19 +230,22 @@ impl Gathered<'_> {
         if self.steps.iter().any(|step| step.to.is_terminal()) {
             control.rollouts.ended();
         }
+        let action_of = |at| targets.get(&at).map(|target| target.action.as_str());
         for step in &self.steps {
-            log_advance(step, settled.contains(&step.execution));
+            let action = action_of((step.execution, step.node));
+            log_advance(step, action, settled.contains(&step.execution));
         }
         for report in &self.late {
-            log::info!(execution_id:% = report.execution, node_id:% = report.node; "Invocation {}", report.late_words());
+            let action = action_of((report.execution, report.node));
+            log::info!(execution_id:% = report.execution, node_id:% = report.node, action; "Invocation {}", report.late_words());
         }
     }
 }
 
-fn log_advance(step: &Advance<'_>, settled: bool) {
+fn log_advance(step: &Advance<'_>, action: Option<&str>, settled: bool) {
     if step.to.is_terminal() {
-        log::info!(execution_id:% = step.execution, node_id:% = step.node, status:% = step.to, settled; "Invocation {}", step.to);
+        log::info!(execution_id:% = step.execution, node_id:% = step.node, action, status:% = step.to, settled; "Invocation {}", step.to);
     } else {
-        log::debug!(execution_id:% = step.execution, node_id:% = step.node, status:% = step.to; "Invocation {}", step.to);
+        log::debug!(execution_id:% = step.execution, node_id:% = step.node, action, status:% = step.to; "Invocation {}", step.to);
     }
 }

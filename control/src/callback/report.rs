@@ -162,6 +162,7 @@ mod tests {
 
     fn target(status: Status, output: Option<OutputRef>) -> TargetState {
         TargetState {
+            action: "ping".parse().unwrap(),
             held: false,
             upload_offered: None,
             status,

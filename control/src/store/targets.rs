@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use muster_shared::{
-    ids::{Digest, ExecutionId, NodeId},
+    ids::{ActionName, Digest, ExecutionId, NodeId},
     status::Status,
     wire::OutputRef,
 };
@@ -18,6 +18,7 @@ use super::{
 /// What a callback is judged by.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetState {
+    pub(crate) action: ActionName,
     pub(crate) status: Status,
     /// Whether a rollout holds it back: its node has not heard of it.
     pub(crate) held: bool,
@@ -66,7 +67,8 @@ impl Store {
 
 const TARGET_STATE_COLUMNS: &str =
     "t.execution_id, t.node_id, t.status, t.released_at, t.callback_token_hash, t.output_ref, t.output_error,
-     CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required";
+     CASE WHEN t.upload_until IS NOT NULL THEN t.output_bytes END AS upload_offered, domain.callback_token_required,
+     e.action_name";
 
 /// Asks for the states of these targets.
 fn states_of(asked: &[(ExecutionId, NodeId)]) -> Statement {
@@ -108,6 +110,7 @@ fn target_of(row: &Row) -> Result<(ExecutionId, NodeId), CorruptRow> {
 fn target_state(row: &Row) -> Result<TargetState, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     Ok(TargetState {
+        action: row.parsed("action_name")?,
         status: row.parsed("status")?,
         held: row.at_opt("released_at")?.is_none(),
         callback_token_hash: row.digest("callback_token_hash")?,
