@@ -25,6 +25,8 @@ mod routes;
 mod violations;
 mod watch;
 
+use std::time::Duration;
+
 use axum::{
     Json, Router,
     extract::State,
@@ -36,10 +38,13 @@ use muster_shared::{
     wire::{Health, HealthCheck, HealthStatus, VersionInfo},
 };
 
-use crate::control::Shared;
+use crate::control::{Control, Shared};
 pub(crate) use metrics::Peer;
 pub(crate) use openapi::text as openapi_text;
 use problem::ApiError;
+
+/// Who asks for health or readiness hears within this time, whether the database does or not.
+const DATABASE_ANSWERS_MAX: Duration = Duration::from_secs(3);
 
 pub(crate) fn router(control: Shared) -> Router {
     routes::router()
@@ -64,11 +69,7 @@ async fn openapi_document() -> Response {
 }
 
 async fn health(State(control): State<Shared>) -> Json<HealthStatus> {
-    let database = control.store.ping().await;
-    if let Err(err) = &database {
-        log::error!("The database does not answer: {}", crate::error_chain(err));
-    }
-    let (status, detail) = if database.is_ok() {
+    let (status, detail) = if database_answers(&control).await {
         (Health::Ok, "answers")
     } else {
         (Health::Down, "does not answer")
@@ -84,10 +85,20 @@ async fn health(State(control): State<Shared>) -> Json<HealthStatus> {
 }
 
 async fn ready(State(control): State<Shared>) -> Response {
-    if control.node_streams.opens_no_more() || control.store.ping().await.is_err() {
+    if control.node_streams.opens_no_more() || !database_answers(&control).await {
         return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
     }
     "ready\n".into_response()
+}
+
+async fn database_answers(control: &Control) -> bool {
+    let why = match tokio::time::timeout(DATABASE_ANSWERS_MAX, control.store.ping()).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(err)) => crate::error_chain(&err),
+        Err(_) => format!("nothing came within {DATABASE_ANSWERS_MAX:?}"),
+    };
+    log::error!("The database does not answer: {why}");
+    false
 }
 
 async fn no_route(uri: Uri) -> ApiError {

@@ -5,7 +5,7 @@ use std::{fs::File, io::Write as _, process::Command, sync::Arc};
 
 use muster_shared::time::Timestamp;
 use muster_tests::{
-    Answer, Engine, PgRelay, Replicas, chance,
+    Answer, Database, Engine, PgRelay, Replicas, chance,
     invariants::{check_durable, check_invariants},
     postgres::{self, Cluster},
     postgres_relay::Lost,
@@ -377,6 +377,51 @@ async fn waits_too_long_on(engine: Engine) {
         (answer.status == 201).then(|| answer.json::<Execution>().id)
     })
     .await;
+    let _ = world.operator.cancel(sent).await;
+    check_invariants(&world, &world.operator).await;
+}
+
+/// Nothing keeps a reader of SQLite waiting; of PostgreSQL, whoever changes a table by hand does.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_too_long_to_read_is_told_to_come_back_and_what_is_alive_says_so() {
+    if postgres::left_out() {
+        return;
+    }
+    let world = World::made(Setup {
+        engine: Engine::Postgres,
+        ..Setup::default()
+    })
+    .await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let Database::Postgres(database) = world.database() else {
+        panic!("it is on PostgreSQL")
+    };
+    let mut admin = database.connect().await;
+    postgres::run(
+        &mut admin,
+        "BEGIN; LOCK TABLE node_label IN ACCESS EXCLUSIVE MODE",
+    )
+    .await;
+    let nodes = format!("/v1/nodes?project_id={}", world.operator.project);
+    // More than there are connections, so that some wait for one and some for the table.
+    let asks = futures_util::future::join_all((0..8).map(|_| world.operator.get(&nodes)));
+    let alive = async {
+        // By then every connection is taken.
+        sleep(Duration::from_secs(5)).await;
+        let asked = Answer::to(world.operator.request(Method::GET, "/v1/health"));
+        let health = tokio::time::timeout(Duration::from_secs(15), asked).await;
+        let health: Value = health.expect("health waits for nobody").expect(200).json();
+        assert_eq!(health["status"], "down");
+        assert!(!world.operator.is_ready().await);
+    };
+    let (answers, ()) = tokio::join!(asks, alive);
+    for answer in answers {
+        busy(answer);
+    }
+    postgres::run(&mut admin, "ROLLBACK").await;
+    let _ = world.operator.get(&nodes).await.expect(200);
+    let sent = dispatched(&world.operator, &on_node("ping", node.id)).await;
     let _ = world.operator.cancel(sent).await;
     check_invariants(&world, &world.operator).await;
 }
