@@ -258,6 +258,12 @@ fn read_file<T: Default + serde::de::DeserializeOwned>(path: &Path, must_be: boo
     })
 }
 
+/// The host that a URL names, an IPv6 address without its brackets.
+pub(crate) fn host_of(url: &str) -> Option<String> {
+    let host = reqwest::Url::parse(url).ok()?.host_str()?.to_owned();
+    Some(host.trim_matches(['[', ']']).to_owned())
+}
+
 pub(crate) fn check_server_url(url: String) -> Result<String, ConfigError> {
     let sound = reqwest::Url::parse(&url)
         .is_ok_and(|u| u.scheme() == "https" && u.has_host() && u.path() == "/" && u.query().is_none());

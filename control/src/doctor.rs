@@ -2,7 +2,7 @@
 //! says what is so, and what to do where it is not well. It changes nothing but a small object that it puts into the output
 //! store and takes away again.
 
-mod machine;
+pub(crate) mod machine;
 mod service;
 
 use muster_shared::time::Timestamp;

@@ -6,6 +6,7 @@ mod authz;
 mod backup;
 mod callback;
 mod cancel;
+mod certificate;
 mod config;
 mod control;
 mod decommission;
@@ -159,6 +160,9 @@ enum Command {
     /// The keys that sign what nodes are asked to do; also while it is served
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// The certificate that nodes and operators are shown; also while it is served
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
     /// Check the audit trail in the data directory itself, also while it is served
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -218,6 +222,32 @@ enum KeysCommand {
         /// Also where nodes have not confirmed, which are named
         #[arg(long)]
         force: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum CertificateCommand {
+    /// Make another key and certificate, signed by the CA of the data directory, for the same names and the host of the
+    /// server URL; the service takes them when it is started anew
+    Renew {
+        #[command(flatten)]
+        at: Place,
+        /// The configuration file, over control.toml in the data directory [default: /etc/muster/control.toml for the default
+        /// data directory]
+        #[arg(long, env = "MUSTER_CONTROL_CONFIG")]
+        config: Option<PathBuf>,
+        /// A further name or address for the server certificate; may be repeated
+        #[arg(long = "server-name", value_name = "NAME")]
+        server_names: Vec<String>,
+        /// How long it lasts, from 1d to 36500d [default: without an end, as init makes it]
+        #[arg(long, value_parser = certificate::parse_ttl)]
+        ttl: Option<std::time::Duration>,
+        /// Say what would be made, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// How to print what was done
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
     },
 }
 
@@ -377,6 +407,23 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Keys(command) => {
             let said = runtime.block_on(signing_keys(command))?;
             print(&said);
+            Ok(())
+        }
+        Command::Certificate(CertificateCommand::Renew {
+            at,
+            config,
+            server_names,
+            ttl,
+            dry_run,
+            output,
+        }) => {
+            let options = certificate::RenewOptions {
+                server_names,
+                ttl,
+                dry_run,
+            };
+            let made = certificate::renew(&at.config_of(config)?, &options, Timestamp::now())?;
+            print(&told(&made, output, certificate::Renewed::text)?);
             Ok(())
         }
         Command::Audit(AuditCommand::Verify { at }) => {

@@ -133,6 +133,47 @@ async fn a_sound_control_has_nothing_that_failed_and_each_break_is_named_with_a_
     expect(&said, "configuration", "live_executions_max", "mend");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_ends_soon_is_told_before_it_does() {
+    let mut world = World::new().await;
+    let renew = async |words: &[&str]| {
+        let said = world
+            .control_tool(&[&["certificate", "renew"], words].concat())
+            .await;
+        said.expect(0).stdout
+    };
+    let told = renew(&["--ttl", "20d"]).await;
+    assert!(told.contains("it ends at "), "{told}");
+    assert!(told.contains("systemctl restart muster-control"), "{told}");
+    let said = doctor(&world, &[]).await.expect(0);
+    expect(
+        &said,
+        "certificate",
+        "warn is of the CA",
+        "muster-control certificate renew",
+    );
+    expect(&said, "certificate", "ends in ", "then restart the service");
+    let told = renew(&["--ttl", "400d"]).await;
+    assert!(told.contains("server.key.before"), "{told}");
+    let said = doctor(&world, &[]).await.expect(0);
+    expect(&said, "certificate", "ok is of the CA", "");
+    for ttl in ["1h", "36501d", "soon"] {
+        let _ = world
+            .control_tool(&["certificate", "renew", "--ttl", ttl])
+            .await
+            .expect(2);
+    }
+
+    // What doctor says to do, done.
+    let elsewhere = ["--server-url", "https://other.example"];
+    let said = doctor(&world, &elsewhere).await.expect(1);
+    expect(&said, "certificate", "fail", "--server-name other.example");
+    let _ = renew(&["--server-name", "other.example"]).await;
+    let said = doctor(&world, &elsewhere).await.expect(0);
+    expect(&said, "certificate", "ok is of the CA, for other.example", "");
+    let _ = world.stop().await;
+}
+
 async fn with_store(world: &World, dir: &Path, config: &str) -> Said {
     let file = dir.join("doctor.toml");
     fs::write(&file, config).expect("it is the story's own");
