@@ -126,6 +126,7 @@ pub(crate) async fn examine(config: Result<Config, ConfigError>, now: Timestamp)
         "configuration",
         format!("sound: {} on {}", config.server_url, config.listen),
     )];
+    findings.extend(machine::settings(&config));
     findings.extend(machine::folder(&config.data));
     findings.push(machine::space(&config.data));
     findings.extend(machine::certificates(&config, now));

@@ -174,6 +174,39 @@ async fn a_certificate_that_ends_soon_is_told_before_it_does() {
     let _ = world.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_others_may_read_is_told() {
+    let world = World::new().await;
+    let folder = world.dir().join("etc");
+    let file = folder.join("control.toml");
+    fs::create_dir(&folder).unwrap();
+    // There is no socket in that folder.
+    let url = format!(
+        "postgres://muster:hunter2@localhost/muster?host={}",
+        folder.display()
+    );
+    fs::write(&file, format!("database_url = {url:?}\n")).unwrap();
+    let with_modes = async |of_folder: u32, of_file: u32| {
+        for (path, mode) in [(&folder, of_folder), (&file, of_file)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        doctor(&world, &["--config", &file.to_string_lossy()]).await
+    };
+    let said = with_modes(0o755, 0o644).await.expect(1);
+    expect(
+        &said,
+        "configuration",
+        "may read the password in database_url",
+        "chmod 0640",
+    );
+    assert!(!said.stdout.contains("hunter2"), "{}", said.stdout);
+    for (of_folder, of_file) in [(0o755, 0o640), (0o700, 0o644)] {
+        let said = with_modes(of_folder, of_file).await;
+        let found = findings(&said, "configuration");
+        assert!(found.iter().all(|(told, _)| told.starts_with("ok")), "{found:?}");
+    }
+}
+
 async fn with_store(world: &World, dir: &Path, config: &str) -> Said {
     let file = dir.join("doctor.toml");
     fs::write(&file, config).expect("it is the story's own");

@@ -96,6 +96,34 @@ pub(super) fn folder(data: &DataDir) -> Vec<Finding> {
     findings
 }
 
+/// The files of settings in which a password of the database may be read by others. The data directory is nobody else's.
+pub(super) fn settings(config: &Config) -> Vec<Finding> {
+    let open = config.files.iter().filter(|path| {
+        let others = |path: &Path, may: u32| fs::metadata(path).is_ok_and(|about| about.mode() & may != 0);
+        others(path, 0o004) && path.parent().is_some_and(|folder| others(folder, 0o001)) && has_password(path)
+    });
+    open.map(|path| {
+        let path = path.display();
+        Finding::fail(
+            "configuration",
+            format!("every user of this machine may read the password in database_url in {path}"),
+            format!(
+                "chgrp --reference={} {path} && chmod 0640 {path}; then another password, as this one may be known",
+                config.data.path().display()
+            ),
+        )
+    })
+    .collect()
+}
+
+fn has_password(settings: &Path) -> bool {
+    let text = fs::read_to_string(settings).unwrap_or_default();
+    let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let url = table.get("database_url").and_then(toml::Value::as_str);
+    url.and_then(|url| reqwest::Url::parse(url).ok())
+        .is_some_and(|url| url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password"))
+}
+
 fn secrets_in(dir: &Path) -> io::Result<Vec<(std::path::PathBuf, u32, u32)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
