@@ -1,10 +1,13 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::config::{self, Config, ConfigError, Given};
+use crate::{
+    certificate,
+    config::{self, Config, ConfigError, Given},
+};
 
 /// The control service of Muster.
 #[derive(Parser)]
@@ -34,6 +37,9 @@ pub(crate) enum Command {
     /// The keys that sign what nodes are asked to do; also while it is served
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// The certificate that nodes and operators are shown; also while it is served
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
     /// Check the audit trail in the data directory itself, also while it is served
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -147,6 +153,33 @@ pub(crate) enum KeysCommand {
         #[arg(long)]
         force: bool,
     },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum CertificateCommand {
+    /// Make another key and certificate, signed by the CA of the data directory, for the same names and the host of the
+    /// server URL; the service takes them when it is started anew
+    Renew(RenewArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RenewArgs {
+    #[command(flatten)]
+    pub(crate) at: Place,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    /// A further name or address for the server certificate; may be repeated
+    #[arg(long = "server-name", value_name = "NAME")]
+    pub(crate) server_names: Vec<String>,
+    /// How long it lasts, from 1d to 36500d [default: without an end, as init makes it]
+    #[arg(long, value_parser = certificate::parse_ttl)]
+    pub(crate) ttl: Option<Duration>,
+    /// Say what would be made, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How to print what was done
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
 }
 
 #[derive(Subcommand)]

@@ -340,6 +340,16 @@ pub(crate) fn without_password(url: &str) -> String {
     };
     // Only an address without a host has none to take away.
     let _ = parsed.set_password(None);
+    let (secret, kept): (Vec<_>, Vec<_>) = parsed
+        .query_pairs()
+        .into_owned()
+        .partition(|(name, _)| name == "password");
+    if !secret.is_empty() {
+        parsed.set_query(None);
+        if !kept.is_empty() {
+            parsed.query_pairs_mut().extend_pairs(kept);
+        }
+    }
     parsed.to_string()
 }
 
@@ -458,5 +468,12 @@ mod tests {
         );
         assert!(!shown.contains("hunter2"), "{shown}");
         assert!(!without_password("host=db password=hunter2").contains("hunter2"));
+        let all = "postgres://muster@db/muster?password=hunter2";
+        assert_eq!(without_password(all), "postgres://muster@db/muster");
+        let some = "postgres:///muster?host=%2Frun&password=hunter2&sslmode=require";
+        assert_eq!(
+            without_password(some),
+            "postgres:///muster?host=%2Frun&sslmode=require"
+        );
     }
 }

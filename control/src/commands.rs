@@ -8,8 +8,11 @@ use std::error::Error;
 use muster_shared::time::Timestamp;
 
 use crate::{
-    args::{AuditCommand, BackupArgs, Command, DoctorArgs, InitArgs, Output, RestoreArgs},
-    audit, backup, doctor, http, init, restore, serve,
+    args::{
+        AuditCommand, BackupArgs, CertificateCommand, Command, DoctorArgs, InitArgs, Output, RenewArgs,
+        RestoreArgs,
+    },
+    audit, backup, certificate, doctor, http, init, restore, serve,
     store::{Database, Store},
 };
 
@@ -28,6 +31,7 @@ pub(crate) fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Backup(args) => print(&runtime.block_on(backup(args))?),
         Command::Restore(args) => print(&runtime.block_on(restore(args))?),
         Command::Keys(command) => print(&runtime.block_on(keys::run(command))?),
+        Command::Certificate(CertificateCommand::Renew(args)) => print(&renew(args)?),
         Command::Audit(AuditCommand::Verify { at }) => {
             print(&runtime.block_on(verify_audit(&at.config()?.database))?);
         }
@@ -78,6 +82,17 @@ async fn restore(args: RestoreArgs) -> Result<String, Box<dyn Error>> {
     };
     let made = restore::restore(&options, Timestamp::now()).await?;
     Ok(told(&made, args.output, restore::RestoredTo::text)?)
+}
+
+fn renew(args: RenewArgs) -> Result<String, Box<dyn Error>> {
+    let options = certificate::RenewOptions {
+        server_names: args.server_names,
+        ttl: args.ttl,
+        dry_run: args.dry_run,
+    };
+    let config = args.at.config_of(args.file.config)?;
+    let made = certificate::renew(&config, &options, Timestamp::now())?;
+    Ok(told(&made, args.output, certificate::Renewed::text)?)
 }
 
 /// The end of every chain, once all of them hold.

@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) metrics_public: bool,
     pub(crate) s3: Option<S3Settings>,
     pub(crate) oidc: Option<OidcSettings>,
+    /// Where it was read from, as far as there are such files.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// What flags and environment said.
@@ -108,7 +110,8 @@ struct RawOutput {
 impl Config {
     pub(crate) fn load(given: Given) -> Result<Self, ConfigError> {
         let data = DataDir::new(given.data_dir);
-        let raw = read(&data, given.config)?;
+        let admins = admins_file(&data, given.config);
+        let raw = read(&data, admins.as_ref())?;
         let database_url = given.database_url.or(raw.database_url);
         let listen = given
             .listen
@@ -119,6 +122,7 @@ impl Config {
             .server_url
             .or(raw.server_url)
             .unwrap_or_else(|| format!("https://{listen}"));
+        let own = data.config();
         Ok(Self {
             database: database(&data, database_url.clone())?,
             database_url,
@@ -130,6 +134,7 @@ impl Config {
             metrics_public: raw.metrics_public,
             s3: raw.output.s3,
             oidc: raw.oidc.map(RawOidc::check).transpose()?,
+            files: [own].into_iter().chain(admins.map(|file| file.path)).collect(),
         })
     }
 }
@@ -142,21 +147,32 @@ pub(crate) fn database(data: &DataDir, url: Option<String>) -> Result<Database, 
     }
 }
 
+/// The file of the admin.
+struct AdminsFile {
+    path: PathBuf,
+    /// One that was named has to be there; that of the package need not.
+    must_be: bool,
+}
+
+fn admins_file(data: &DataDir, named: Option<PathBuf>) -> Option<AdminsFile> {
+    let must_be = named.is_some();
+    let installed = || (data.path() == Path::new(DATA_DIR_DEFAULT)).then(|| PathBuf::from(CONFIG_DEFAULT));
+    let path = named.or_else(installed)?;
+    Some(AdminsFile { path, must_be })
+}
+
 /// What `init` wrote, and over it what the admin says: each single value of that wins. Each of the two is sound by itself,
 /// so that an error names its file.
-fn read(data: &DataDir, named: Option<PathBuf>) -> Result<Raw, ConfigError> {
+fn read(data: &DataDir, admins: Option<&AdminsFile>) -> Result<Raw, ConfigError> {
     let mut table = read_file::<toml::Table>(&data.config(), false)?;
     let _: Raw = read_file(&data.config(), false)?;
-    // A file that was named must be there; those of the package need not.
-    let must_be = named.is_some();
-    let installed = (data.path() == Path::new(DATA_DIR_DEFAULT)).then(|| PathBuf::from(CONFIG_DEFAULT));
-    let Some(path) = named.or(installed) else {
+    let Some(AdminsFile { path, must_be }) = admins else {
         return read_file(&data.config(), false);
     };
-    let _: Raw = read_file(&path, must_be)?;
-    lay_over(&mut table, read_file(&path, must_be)?);
+    let _: Raw = read_file(path, *must_be)?;
+    lay_over(&mut table, read_file(path, *must_be)?);
     table.try_into().map_err(|err| ConfigError::Malformed {
-        path,
+        path: path.clone(),
         why: err.to_string(),
     })
 }
@@ -185,6 +201,12 @@ fn read_file<T: Default + serde::de::DeserializeOwned>(path: &Path, must_be: boo
         path: path.to_owned(),
         why: err.to_string(),
     })
+}
+
+/// The host that a URL names, an IPv6 address without its brackets.
+pub(crate) fn host_of(url: &str) -> Option<String> {
+    let host = reqwest::Url::parse(url).ok()?.host_str()?.to_owned();
+    Some(host.trim_matches(['[', ']']).to_owned())
 }
 
 pub(crate) fn check_server_url(url: String) -> Result<String, ConfigError> {

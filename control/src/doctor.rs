@@ -2,7 +2,7 @@
 //! says what is so, and what to do where it is not well. It changes nothing but a small object that it puts into the output
 //! store and takes away again.
 
-mod machine;
+pub(crate) mod machine;
 mod service;
 
 use muster_shared::{
@@ -35,6 +35,7 @@ pub(crate) async fn examine(config: Result<Config, ConfigError>, now: Timestamp)
         "configuration",
         format!("sound: {} on {}", config.server_url, config.listen),
     )];
+    findings.extend(machine::settings(&config));
     findings.extend(machine::folder(&config.data));
     findings.push(machine::space(&config.data));
     findings.extend(machine::certificates(&config, now));

@@ -90,7 +90,7 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
         .listen
         .parse()
         .map_err(|_| ConfigError::Listen(options.listen.clone()))?;
-    let names = server_names(&options, listen)?;
+    let names = server_names(options.server_url.as_deref(), listen, &options.server_names)?;
     let server = config::check_server_url(
         options
             .server_url
@@ -201,14 +201,14 @@ fn make_empty(data: &DataDir, database: &Database) -> Result<(), InitError> {
 
 /// The names of the certificate, the one for the URL first: those that were asked for, the address that is listened on,
 /// this host, and loopback for a first try.
-fn server_names(options: &InitOptions, listen: SocketAddr) -> Result<Vec<String>, InitError> {
-    let mut names = options.server_names.clone();
-    if let Some(host) = options
-        .server_url
-        .as_deref()
-        .and_then(|url| reqwest::Url::parse(url).ok()?.host_str().map(str::to_owned))
-    {
-        names.insert(0, host.trim_matches(['[', ']']).to_owned());
+pub(crate) fn server_names(
+    server_url: Option<&str>,
+    listen: SocketAddr,
+    further: &[String],
+) -> Result<Vec<String>, InitError> {
+    let mut names = further.to_vec();
+    if let Some(host) = server_url.and_then(config::host_of) {
+        names.insert(0, host);
     }
     if !listen.ip().is_unspecified() {
         names.push(listen.ip().to_string());
@@ -272,19 +272,12 @@ mod tests {
 
     #[test]
     fn the_certificate_names_what_the_url_names() {
-        let url = InitOptions {
-            server_url: Some("https://control.example:7443".into()),
-            ..options(Path::new("/x"))
-        };
-        let names = server_names(&url, "0.0.0.0:7443".parse().unwrap()).unwrap();
+        let listen = "0.0.0.0:7443".parse().unwrap();
+        let names = server_names(Some("https://control.example:7443"), listen, &[]).unwrap();
         assert_eq!(names[0], "control.example");
         assert!(!names.contains(&"0.0.0.0".to_owned()));
-        let bad = InitOptions {
-            server_names: vec!["a b".into()],
-            ..options(Path::new("/x"))
-        };
         assert!(matches!(
-            server_names(&bad, "127.0.0.1:1".parse().unwrap()),
+            server_names(None, listen, &["a b".into()]),
             Err(InitError::BadName(_))
         ));
     }

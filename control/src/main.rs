@@ -9,6 +9,7 @@ mod authz;
 mod backup;
 mod callback;
 mod cancel;
+mod certificate;
 mod commands;
 mod config;
 mod control;

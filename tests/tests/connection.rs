@@ -389,3 +389,71 @@ async fn a_restarted_control_takes_up_the_tls_sessions_of_before() {
     world.start().await;
     assert_eq!(ask().await, (1, 2));
 }
+
+// ---- control's certificate
+
+/// Whether the server's certificate is good for a name, to whoever trusts the CA.
+async fn is_shown_for(world: &World, name: &str) -> bool {
+    let port = world
+        .operator
+        .server
+        .rsplit(':')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let at = format!("127.0.0.1:{port}")
+        .parse()
+        .expect("it listens on the loopback");
+    let ca = std::fs::read(world.data_dir().join("ca.pem")).expect("control has a CA");
+    let http = reqwest::Client::builder()
+        .tls_certs_only([reqwest::Certificate::from_pem(&ca).expect("it is PEM")])
+        .no_proxy()
+        .resolve(name, at)
+        .build()
+        .expect("a client can be made");
+    let asked = http.get(format!("https://{name}:{port}/readyz")).send().await;
+    asked.is_ok_and(|answer| answer.status().is_success())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_certificate_is_taken_by_all_who_trust_the_ca() {
+    let mut world = World::new().await;
+    let mut node = world.node("n").config(QUICK).start().await;
+    let identity = identity_of(&node);
+    let renew = [
+        "certificate",
+        "renew",
+        "--server-name",
+        "further.example",
+        "-o",
+        "json",
+    ];
+    let would = world
+        .control_tool(&[&renew[..], &["--dry-run"]].concat())
+        .await
+        .expect(0)
+        .json();
+    assert_eq!(would["restart_needed"], false, "{would}");
+    let done = world.control_tool(&renew).await.expect(0).json();
+    assert_eq!(done["new_names"], json!(["further.example"]), "{done}");
+    assert_eq!(done["names"], would["names"]);
+    assert_eq!(done["restart_needed"], true, "{done}");
+
+    // The service goes on as it began, and nobody notices.
+    assert!(!is_shown_for(&world, "further.example").await);
+    let ran = world.run(on_node("ping", node.id)).await;
+    assert_eq!(ran.status, Status::Succeeded, "{ran:#?}");
+
+    let _ = world.stop().await;
+    world.start().await;
+    assert!(is_shown_for(&world, "further.example").await);
+    let _ = node.known(async |summary| summary.connected).await;
+    let ran = world.run(on_node("ping", node.id)).await;
+    assert_eq!(ran.status, Status::Succeeded, "{ran:#?}");
+    // A daemon that is started anew remembers no session of TLS: it has looked at this certificate.
+    node.restart().await;
+    assert_eq!(identity_of(&node), identity);
+    let another = world.node("later").start().await;
+    let ran = world.run(on_node("ping", another.id)).await;
+    assert_eq!(ran.status, Status::Succeeded, "{ran:#?}");
+}

@@ -133,6 +133,80 @@ async fn a_sound_control_has_nothing_that_failed_and_each_break_is_named_with_a_
     expect(&said, "configuration", "live_executions_max", "mend");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_ends_soon_is_told_before_it_does() {
+    let mut world = World::new().await;
+    let renew = async |words: &[&str]| {
+        let said = world
+            .control_tool(&[&["certificate", "renew"], words].concat())
+            .await;
+        said.expect(0).stdout
+    };
+    let told = renew(&["--ttl", "20d"]).await;
+    assert!(told.contains("it ends at "), "{told}");
+    assert!(told.contains("systemctl restart muster-control"), "{told}");
+    let said = doctor(&world, &[]).await.expect(0);
+    expect(
+        &said,
+        "certificate",
+        "warn is of the CA",
+        "muster-control certificate renew",
+    );
+    expect(&said, "certificate", "ends in ", "then restart the service");
+    let told = renew(&["--ttl", "400d"]).await;
+    assert!(told.contains("server.key.before"), "{told}");
+    let said = doctor(&world, &[]).await.expect(0);
+    expect(&said, "certificate", "ok is of the CA", "");
+    for ttl in ["1h", "36501d", "soon"] {
+        let _ = world
+            .control_tool(&["certificate", "renew", "--ttl", ttl])
+            .await
+            .expect(2);
+    }
+
+    // What doctor says to do, done.
+    let elsewhere = ["--server-url", "https://other.example"];
+    let said = doctor(&world, &elsewhere).await.expect(1);
+    expect(&said, "certificate", "fail", "--server-name other.example");
+    let _ = renew(&["--server-name", "other.example"]).await;
+    let said = doctor(&world, &elsewhere).await.expect(0);
+    expect(&said, "certificate", "ok is of the CA, for other.example", "");
+    let _ = world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_others_may_read_is_told() {
+    let world = World::new().await;
+    let folder = world.dir().join("etc");
+    let file = folder.join("control.toml");
+    fs::create_dir(&folder).unwrap();
+    // There is no socket in that folder.
+    let url = format!(
+        "postgres://muster:hunter2@localhost/muster?host={}",
+        folder.display()
+    );
+    fs::write(&file, format!("database_url = {url:?}\n")).unwrap();
+    let with_modes = async |of_folder: u32, of_file: u32| {
+        for (path, mode) in [(&folder, of_folder), (&file, of_file)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        doctor(&world, &["--config", &file.to_string_lossy()]).await
+    };
+    let said = with_modes(0o755, 0o644).await.expect(1);
+    expect(
+        &said,
+        "configuration",
+        "may read the password in database_url",
+        "chmod 0640",
+    );
+    assert!(!said.stdout.contains("hunter2"), "{}", said.stdout);
+    for (of_folder, of_file) in [(0o755, 0o640), (0o700, 0o644)] {
+        let said = with_modes(of_folder, of_file).await;
+        let found = findings(&said, "configuration");
+        assert!(found.iter().all(|(told, _)| told.starts_with("ok")), "{found:?}");
+    }
+}
+
 async fn with_store(world: &World, dir: &Path, config: &str) -> Said {
     let file = dir.join("doctor.toml");
     fs::write(&file, config).expect("it is the story's own");

@@ -191,6 +191,9 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
          echo 'queue_max = 5' >/etc/muster/agent.d/story.toml
          printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml")
         .await;
+    // As before a password goes in there.
+    host.sh("chgrp muster-control /etc/muster/control.toml && chmod 0640 /etc/muster/control.toml")
+        .await;
     let before = host.sh("sha256sum /etc/muster/*.toml /etc/muster/*.d/*").await;
     let (id, supervisor) = slow(host).await;
     let daemons = (
@@ -206,6 +209,8 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
         host.sh("sha256sum /etc/muster/*.toml /etc/muster/*.d/*").await,
         before
     );
+    let about = host.sh("stat -c '%U:%G %a' /etc/muster/control.toml").await;
+    assert_eq!(about, "root:muster-control 640");
     still_runs(host, &id, &supervisor).await;
     slow_went_through(host, &id).await;
 }
@@ -285,6 +290,9 @@ async fn a_removal_ends_no_hook_and_forgets_nothing(host: &TestHost, format: For
 }
 
 async fn nothing_is_left_by_a_purge(host: &TestHost) {
+    // What an image has, and what user data leaves there.
+    host.sh("systemctl enable musterd-enroll 2>/dev/null; touch /etc/muster/enroll.env /etc/muster/bootstrap-token")
+        .await;
     host.sh("dpkg --purge musterd muster").await;
     // The other service has its own.
     host.sh("[ -e /etc/muster/control.toml ] && systemctl is-active muster-control")

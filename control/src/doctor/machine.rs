@@ -95,6 +95,34 @@ pub(super) fn folder(data: &DataDir) -> Vec<Finding> {
     findings
 }
 
+/// The files of settings in which a password of the database may be read by others. The data directory is nobody else's.
+pub(super) fn settings(config: &Config) -> Vec<Finding> {
+    let open = config.files.iter().filter(|path| {
+        let others = |path: &Path, may: u32| fs::metadata(path).is_ok_and(|about| about.mode() & may != 0);
+        others(path, 0o004) && path.parent().is_some_and(|folder| others(folder, 0o001)) && has_password(path)
+    });
+    open.map(|path| {
+        let path = path.display();
+        Finding::fail(
+            "configuration",
+            format!("every user of this machine may read the password in database_url in {path}"),
+            format!(
+                "chgrp --reference={} {path} && chmod 0640 {path}; then another password, as this one may be known",
+                config.data.path().display()
+            ),
+        )
+    })
+    .collect()
+}
+
+fn has_password(settings: &Path) -> bool {
+    let text = fs::read_to_string(settings).unwrap_or_default();
+    let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let url = table.get("database_url").and_then(toml::Value::as_str);
+    url.and_then(|url| reqwest::Url::parse(url).ok())
+        .is_some_and(|url| url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password"))
+}
+
 fn secrets_in(dir: &Path) -> io::Result<Vec<(std::path::PathBuf, u32, u32)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -133,12 +161,7 @@ pub(super) fn space(data: &DataDir) -> Finding {
 pub(super) fn certificates(config: &Config, now: Timestamp) -> Vec<Finding> {
     let check = "certificate";
     let data = &config.data;
-    let remedy = format!(
-        "put a certificate of the CA for {} into {}, its key into {}",
-        host_of(config),
-        data.server_cert().display(),
-        data.server_tls_key().display()
-    );
+    let remedy = remedy_of_certificate(config);
     if let Err(err) = server::certified(data) {
         return vec![Finding::fail(check, crate::error_chain(&err), remedy)];
     }
@@ -175,6 +198,22 @@ pub(super) fn certificates(config: &Config, now: Timestamp) -> Vec<Finding> {
     }
 }
 
+/// Who has the key of the CA signs another, and who has not puts one there.
+fn remedy_of_certificate(config: &Config) -> String {
+    let (data, host) = (&config.data, host_of(config));
+    if data.ca_key().exists() {
+        return format!(
+            "muster-control certificate renew --data-dir {} --server-name {host}; then restart the service",
+            data.path().display()
+        );
+    }
+    format!(
+        "put a certificate of the CA for {host} into {}, its key into {}",
+        data.server_cert().display(),
+        data.server_tls_key().display()
+    )
+}
+
 /// The host under which clients reach control.
 fn host_of(config: &Config) -> String {
     let url = reqwest::Url::parse(&config.server_url).ok();
@@ -182,28 +221,35 @@ fn host_of(config: &Config) -> String {
     host.unwrap_or_default().trim_matches(['[', ']']).to_owned()
 }
 
-struct Judge {
+/// Judges a chain as clients do that trust the CA.
+pub(crate) struct Judge {
     verifier: Arc<WebPkiServerVerifier>,
     chain: Vec<CertificateDer<'static>>,
 }
 
 impl Judge {
     fn new(data: &DataDir) -> Result<Self, String> {
+        let read = |path: &Path| fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()));
+        Self::of(&read(&data.ca_cert())?, &read(&data.server_cert())?)
+    }
+
+    pub(crate) fn of(ca_certs: &str, chain: &str) -> Result<Self, String> {
+        let of = |what: &str, pem: &str| {
+            let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+            all.map_err(|err| format!("{what}: {err}"))
+        };
         let mut roots = RootCertStore::empty();
-        let ca = data.ca_cert();
-        let shown = ca.display();
-        let certificate = CertificateDer::from_pem_file(&ca).map_err(|err| format!("{shown}: {err}"))?;
-        roots.add(certificate).map_err(|err| format!("{shown}: {err}"))?;
+        for certificate in of("ca.pem", ca_certs)? {
+            roots.add(certificate).map_err(|err| format!("ca.pem: {err}"))?;
+        }
         let verifier = WebPkiServerVerifier::builder(Arc::new(roots))
             .build()
-            .map_err(|err| format!("{shown}: {err}"))?;
-        let chain = CertificateDer::pem_file_iter(data.server_cert())
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|err| format!("{}: {err}", data.server_cert().display()))?;
+            .map_err(|err| format!("ca.pem: {err}"))?;
+        let chain = of("server.pem", chain)?;
         Ok(Self { verifier, chain })
     }
 
-    fn verdict(&self, host: &str, at: Timestamp) -> Result<(), String> {
+    pub(crate) fn verdict(&self, host: &str, at: Timestamp) -> Result<(), String> {
         let name = ServerName::try_from(host.to_owned()).map_err(|err| format!("{host:?}: {err}"))?;
         let (first, rest) = self
             .chain
@@ -277,7 +323,7 @@ pub(super) async fn address(config: &Config) -> Finding {
     }
 }
 
-fn is_served(data: &DataDir) -> bool {
+pub(crate) fn is_served(data: &DataDir) -> bool {
     let Ok(file) = fs::File::open(data.path().join("lock")) else {
         return false;
     };
@@ -287,7 +333,7 @@ fn is_served(data: &DataDir) -> bool {
 /// Asks where it listens, whatever its name leads to from here.
 async fn asked(config: &Config) -> Result<(), String> {
     let pem = fs::read(config.data.ca_cert()).map_err(|err| err.to_string())?;
-    let ca = reqwest::Certificate::from_pem(&pem).map_err(|err| err.to_string())?;
+    let ca = reqwest::Certificate::from_pem_bundle(&pem).map_err(|err| err.to_string())?;
     let ip = match config.listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -295,7 +341,7 @@ async fn asked(config: &Config) -> Result<(), String> {
     };
     let at = SocketAddr::new(ip, config.listen.port());
     let http = reqwest::Client::builder()
-        .tls_certs_only([ca])
+        .tls_certs_only(ca)
         .no_proxy()
         .timeout(ANSWER_WAIT)
         .resolve("localhost", at)
