@@ -260,6 +260,8 @@ async fn ten_thousand_reconnects_leak_neither_descriptors_nor_memory() {
     const RECONNECTS: usize = 10_000;
     const WARM: usize = 1_000;
     const GROWTH_KIB_MAX: u64 = 8 * 1024;
+    /// What reports were made over is kept open for a while: two connections at most.
+    const KEPT: usize = 2;
     let control = FakeControl::new().await;
     let mut node = control
         .start_node(|node| {
@@ -291,7 +293,7 @@ async fn ten_thousand_reconnects_leak_neither_descriptors_nor_memory() {
     );
     until("it holds no more descriptors than before", async || {
         let now = descriptors(pid);
-        (now.len() <= before.len()).then_some(())
+        (now.len() <= before.len() + KEPT).then_some(())
     })
     .await;
     assert!(node.daemon().ended().is_none());
