@@ -463,7 +463,8 @@ async fn a_hook_that_a_boot_cut_off_is_told_as_that() {
         error.starts_with("node rebooted: the action was cut off"),
         "{target:#?}"
     );
-    assert_eq!(host.output(&id).await, "begin");
+    // What it asked may say that the bus went away under it.
+    assert_eq!(host.output(&id).await.lines().next(), Some("begin"));
 }
 
 #[tokio::test]
