@@ -131,7 +131,12 @@ impl Heart {
             if let Some(measured) = measured.take() {
                 let _ = measured.send(());
             }
-            self.rest_until(next).await;
+            if failing {
+                // Not before control wants to be asked again, whatever else is news.
+                sleep_until(next).await;
+            } else {
+                self.rest_until(next).await;
+            }
         }
     }
 

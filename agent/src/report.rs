@@ -132,15 +132,14 @@ impl Reporter {
 
     /// Returns when control has answered for good.
     pub(crate) async fn deliver(&self, errand: &Errand) -> Delivered {
+        let passed = errand.passed.clone();
         let Some(outcome) = &errand.outcome else {
-            let passed = errand.passed.clone();
             let step = Callback {
                 passed,
                 ..Callback::of(errand.status)
             };
             return self.tell(errand, &step).await;
         };
-        let passed = errand.passed.clone();
         let end = Callback {
             passed,
             ..outcome.callback()
@@ -333,7 +332,7 @@ impl Reporter {
         status: Status,
         until: &mut Option<Instant>,
     ) -> Tried {
-        // It is about what runs still, or about an end that is known: nothing was passed after it.
+        // Of the way to the end, what lies before where the declaration stands; control knows that of an end that it knows.
         let through = |passed: &&Passed| Status::from(**passed) != status && !status.is_terminal();
         let declaration = Callback {
             declared_output_bytes: Some(upload.bytes),

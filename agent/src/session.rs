@@ -100,12 +100,13 @@ impl Fact {
         }
     }
 
-    /// Whether nothing depends on its being durable: a step that control has heard of is told again at worst.
+    /// Whether nothing depends on its being durable: that control has heard of a step is told again at worst. That it has
+    /// to hear of all once more is what a daemon that is started meanwhile must know.
     pub(crate) const fn may_wait(&self) -> bool {
         match self {
             Self::Reported { reported, .. } => match reported {
-                Reported::Nothing | Reported::Ack | Reported::Started => true,
-                Reported::Terminal => false,
+                Reported::Ack | Reported::Started => true,
+                Reported::Nothing | Reported::Terminal => false,
             },
             Self::Taken(_)
             | Self::Started { .. }

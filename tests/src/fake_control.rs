@@ -296,6 +296,11 @@ impl FakeControl {
         self.state().single_steps = true;
     }
 
+    /// Is behind, as a control that was restored from a backup.
+    pub fn forget_steps(&self, execution: ExecutionId) {
+        let _ = self.state().steps.remove(&execution);
+    }
+
     /// The same, in place of what was planned before.
     pub fn answer_from_now(&self, answers: impl IntoIterator<Item = AnswerWith>) {
         self.state().answers = answers.into_iter().collect();

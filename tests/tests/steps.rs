@@ -2,6 +2,7 @@
 
 use muster_shared::{status::Passed, wire::CALLBACK_TOKEN_HEADER};
 use muster_tests::{
+    fake_control::AnswerWith,
     operator::Answer,
     prelude::*,
     world::{on_node, target},
@@ -121,4 +122,41 @@ async fn a_control_from_before_hears_one_step_after_another() {
     assert!(complaints.iter().all(expected), "{complaints:#?}");
     // It is nothing to worry about.
     assert!(!node.log().contains("will not take a callback"), "{}", node.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_once_more_is_told_to_its_end_also_by_a_daemon_that_was_killed_meanwhile() {
+    let control = FakeControl::new().await;
+    let mut node = control
+        .start_node(|node| {
+            node.configure("backoff_max_seconds = 1\n");
+            node.install_hook("large", LARGE);
+        })
+        .await;
+    let large = control.hook_request("large", node.hook_digest("large"));
+    let id = large.execution_id;
+    control.push(&large);
+    let way = [Status::Ack, Status::Started, Status::Succeeded];
+    until("it is told", async || (control.advances(id) == way).then_some(())).await;
+    until("the daemon knows that it is", async || {
+        let status = node.tool(&["status", "-o", "json"]).await;
+        (!status.stdout.contains(&id.to_string())).then_some(())
+    })
+    .await;
+    control.forget_steps(id);
+    // It hears that the output is declared, and nothing more.
+    let deaf = std::iter::repeat_n(AnswerWith::Status(503), 1000);
+    control.answer_from_now(std::iter::once(AnswerWith::TakeAndHangUp).chain(deaf));
+    control.push(&large);
+    until("it is told half of it once more", async || {
+        (control.advances(id) == way[..2]).then_some(())
+    })
+    .await;
+    node.kill9();
+    control.answer_from_now([]);
+    control.launch(&mut node).await;
+    until("it is told to its end", async || {
+        (control.advances(id) == way).then_some(())
+    })
+    .await;
 }

@@ -233,6 +233,11 @@ fn a_repeated_request_is_never_run_again() {
     let _ = tried.0.handle(told(1, Status::Started), at(0));
     // Control has lost it: everything is told again, and nothing is run.
     tried.expect(new(hook(1)), "reported 1 nothing | post 1 ack+started");
+    let again = Fact::Reported {
+        execution: id(1),
+        reported: Reported::Nothing,
+    };
+    assert!(!again.may_wait(), "a daemon that died now would not tell it");
     tried.expect(told(1, Status::Started), "reported 1 started | ");
     tried.expect(done(1), "ended 1 succeeded | post 1 succeeded");
 }
