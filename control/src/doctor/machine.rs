@@ -17,7 +17,11 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
 
-use crate::{config::Config, keys::DataDir, server};
+use crate::{
+    config::{self, Config},
+    keys::DataDir,
+    server,
+};
 
 /// Below so much room somebody should look after it, and below so much less nothing may be written any more.
 const SPACE_WARN_BYTES: u64 = 1 << 30;
@@ -216,9 +220,7 @@ fn remedy_of_certificate(config: &Config) -> String {
 
 /// The host under which clients reach control.
 fn host_of(config: &Config) -> String {
-    let url = reqwest::Url::parse(&config.server_url).ok();
-    let host = url.and_then(|url| url.host_str().map(str::to_owned));
-    host.unwrap_or_default().trim_matches(['[', ']']).to_owned()
+    config::host_of(&config.server_url).unwrap_or_default()
 }
 
 /// Judges a chain as clients do that trust the CA.
