@@ -33,7 +33,9 @@ pub(crate) fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Keys(command) => print(&runtime.block_on(keys::run(command))?),
         Command::Certificate(CertificateCommand::Renew(args)) => print(&renew(args)?),
         Command::Audit(AuditCommand::Verify { at }) => {
-            print(&runtime.block_on(verify_audit(&at.config()?.database))?);
+            let config = at.config()?;
+            serve::require_initialised(&config)?;
+            print(&runtime.block_on(verify_audit(&config.database))?);
         }
         Command::Openapi => print(http::openapi_text()),
     }

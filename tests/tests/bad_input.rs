@@ -3,6 +3,7 @@
 use muster_shared::{time::Timestamp, wire::CALLBACK_TOKEN_HEADER};
 use muster_tests::{
     Answer,
+    binaries::binary,
     operator::client_with_ca,
     prelude::*,
     world::{on, on_node, target},
@@ -843,5 +844,35 @@ async fn a_daemon_that_cannot_enrol_says_why_and_keeps_nothing() {
             .mode()
             & 0o777;
         assert_eq!(mode, 0o600, "{secret}");
+    }
+}
+
+#[test]
+fn every_command_of_control_says_of_a_folder_that_is_none_what_to_do() {
+    let dir = tempfile::tempdir().expect("a folder can be made");
+    let (nowhere, copy) = (dir.path().join("nowhere"), dir.path().join("copy"));
+    let copy = copy.display().to_string();
+    for words in [
+        &["serve"][..],
+        &["prune"],
+        &["prune", "--dry-run"],
+        &["audit", "verify"],
+        &["keys", "list"],
+        &["certificate", "renew"],
+        &["backup", &copy],
+    ] {
+        let said = std::process::Command::new(binary("muster-control"))
+            .args(words)
+            .arg("--data-dir")
+            .arg(&nowhere)
+            .output()
+            .expect("control can be started");
+        let told = String::from_utf8_lossy(&said.stderr);
+        assert!(!said.status.success(), "{words:?}");
+        assert!(
+            told.contains("run muster-control init --data-dir"),
+            "{words:?}: {told}"
+        );
+        assert!(!nowhere.exists(), "{words:?} made it");
     }
 }

@@ -13,6 +13,7 @@ use crate::{
 
 pub(super) async fn run(args: PruneArgs) -> Result<String, Box<dyn Error>> {
     let config = args.at.config_of(args.file.config)?;
+    serve::require_initialised(&config)?;
     if args.dry_run {
         preview(&config, args.output).await
     } else {
@@ -51,7 +52,6 @@ async fn preview(config: &Config, output: Output) -> Result<String, Box<dyn Erro
 }
 
 async fn prune(config: &Config, output: Output) -> Result<String, Box<dyn Error>> {
-    serve::require_initialised(config)?;
     let key = config.data.server_key()?;
     let outputs = serve::open_outputs(config, &key)?;
     let store = Store::open(&config.database).await?;
