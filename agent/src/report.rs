@@ -4,6 +4,7 @@
 //! An end waits for its output a bounded time and never past its deadline: no upload makes a status late. What could not
 //! be uploaded by then is told on the target, kept here, and brought later with the same terminal callback.
 
+mod post;
 mod upload;
 
 use std::{
@@ -21,7 +22,7 @@ use muster_shared::{
     },
 };
 use tokio::{
-    sync::{Notify, Semaphore, watch},
+    sync::watch,
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -29,17 +30,14 @@ use crate::{
     backoff::{self, Backoff},
     clock::Clock,
     config::Limits,
-    control::{CallError, Control},
+    control::Control,
     outcome::{Outcome, Output, cut},
     run_dir::RunDir,
     session::{Delivered, Errand},
 };
+use post::{Post, Posted};
 use upload::{NotPut, Turn, Upload, Uploader};
 
-/// Callbacks under way at the same time.
-const POSTS_MAX: usize = 4;
-/// The same of those for which control has to look into the store: they must not hold up the others.
-const CHECKED_POSTS_MAX: usize = 2;
 /// Uploads that the store refused, or that broke off, before the invocation is settled without its output.
 const UPLOADS_MAX: u32 = 5;
 /// How often a small output is read that is there and cannot be.
@@ -48,19 +46,13 @@ const READS_MAX: u32 = 5;
 const PATIENCE_MIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Reporter {
-    control: Control,
+    post: Post,
     state_dir: PathBuf,
     clock: Clock,
     backoff: backoff::Bounds,
     output_wait: Duration,
     output_retry: Duration,
     uploader: Uploader,
-    posts: Semaphore,
-    /// Reports at which control looks into the store before it answers: with an end, and after one.
-    checked_posts: Semaphore,
-    late_posts: Semaphore,
-    /// Control can be reached again: do not wait any longer.
-    reachable: Notify,
 }
 
 /// What there is to be delivered beside the end itself.
@@ -69,17 +61,6 @@ enum Delivery {
     Inline(Base64),
     File(Upload),
     Lost(String),
-}
-
-/// What came of one post that was answered for good.
-enum Posted {
-    Taken(CallbackResponse),
-    Refused {
-        delivered: Delivered,
-        why: String,
-    },
-    /// Control cannot offer a place, or does not find there what it was told.
-    NotUploaded(String),
 }
 
 /// What came of one try to bring an output together with its end.
@@ -94,13 +75,6 @@ enum Tried {
     Lost(String),
 }
 
-/// What an answer of control means for the one who delivers.
-enum Answer {
-    Done(Delivered),
-    NotUploaded,
-    Again { asked: Option<Duration> },
-}
-
 impl Reporter {
     pub(crate) fn new(
         control: Control,
@@ -112,22 +86,18 @@ impl Reporter {
     ) -> Self {
         let uploader = Uploader::new(control.clone(), ca_pem, output_ca_file, limits.idle);
         Self {
-            control,
+            post: Post::new(control, limits.backoff),
             state_dir,
             clock,
             backoff: limits.backoff,
             output_wait: limits.output_wait,
             output_retry: limits.output_retry,
             uploader,
-            posts: Semaphore::new(POSTS_MAX),
-            checked_posts: Semaphore::new(CHECKED_POSTS_MAX),
-            late_posts: Semaphore::new(1),
-            reachable: Notify::new(),
         }
     }
 
     pub(crate) fn nudge(&self) {
-        self.reachable.notify_waiters();
+        self.post.nudge();
     }
 
     /// Returns when control has answered for good.
@@ -194,7 +164,7 @@ impl Reporter {
                         error:% = err; "An output could not be read and is tried again")
                 }
             }
-            self.wait(&mut backoff, None).await;
+            self.post.wait(&mut backoff, None).await;
         }
         unreachable!("the last try has returned")
     }
@@ -218,7 +188,7 @@ impl Reporter {
                     if tries >= UPLOADS_MAX {
                         break (why, true);
                     }
-                    let wait = self.wait(&mut backoff, None);
+                    let wait = self.post.wait(&mut backoff, None);
                     let in_time = match until {
                         Some(until) => timeout_at(until, wait).await.is_ok(),
                         None => {
@@ -274,7 +244,7 @@ impl Reporter {
             "An output is given up: {why}");
         let last_word = without_output(end, &format!("given up: {why}"));
         // The journal holds it for owed until control has heard even this.
-        let _ = self.post(errand, &last_word).await;
+        let _ = self.post.deliver(errand, &last_word).await;
         false
     }
 
@@ -340,7 +310,7 @@ impl Reporter {
             passed: end.passed.iter().filter(through).copied().collect(),
             ..Callback::of(status)
         };
-        let answer = match self.post(errand, &declaration).await {
+        let answer = match self.post.deliver(errand, &declaration).await {
             Posted::Taken(answer) => answer,
             Posted::Refused { delivered, why } => return Tried::Hopeless { delivered, why },
             Posted::NotUploaded(why) => return Tried::Failed(why),
@@ -386,12 +356,7 @@ impl Reporter {
             }),
             ..end.clone()
         };
-        // What is late holds up no end.
-        let slots = match turn {
-            Turn::Late => &self.late_posts,
-            Turn::WithItsEnd => &self.checked_posts,
-        };
-        match self.post_in(slots, errand, &with_object).await {
+        match self.post.deliver_checked(turn, errand, &with_object).await {
             Posted::Taken(_) => Tried::Told(Delivered::Taken),
             Posted::Refused { delivered, .. } => Tried::Told(delivered),
             Posted::NotUploaded(why) => lost.map_or(Tried::Failed(why), Tried::Lost),
@@ -399,7 +364,7 @@ impl Reporter {
     }
 
     async fn tell(&self, errand: &Errand, callback: &Callback) -> Delivered {
-        match self.post(errand, callback).await {
+        match self.post.deliver(errand, callback).await {
             Posted::Taken(_) => {
                 log::debug!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, status:% = errand.status;
                     "Control took a callback");
@@ -407,92 +372,6 @@ impl Reporter {
             }
             Posted::Refused { delivered, .. } => delivered,
             Posted::NotUploaded(_) => Delivered::Gone,
-        }
-    }
-
-    /// Posts one callback until control has answered for good.
-    async fn post(&self, errand: &Errand, callback: &Callback) -> Posted {
-        self.post_in(&self.posts, errand, callback).await
-    }
-
-    async fn post_in(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
-        let posted = self.post_whole(slots, errand, callback).await;
-        let Posted::Refused {
-            delivered: Delivered::Ahead,
-            ..
-        } = posted
-        else {
-            return posted;
-        };
-        if callback.passed.is_empty() {
-            return posted;
-        }
-        // A control from before `passed` takes one step at a time. What it says of the last one counts.
-        for passed in &callback.passed {
-            let step = Callback::of((*passed).into());
-            let _ = self.post_whole(slots, errand, &step).await;
-        }
-        let last = Callback {
-            passed: Vec::new(),
-            ..callback.clone()
-        };
-        self.post_whole(slots, errand, &last).await
-    }
-
-    async fn post_whole(&self, slots: &Semaphore, errand: &Errand, callback: &Callback) -> Posted {
-        let request = &errand.request;
-        let about_upload = callback.names_object() || callback.declared_output_bytes.is_some();
-        let mut backoff = Backoff::new(self.backoff);
-        let mut failures: u64 = 0;
-        loop {
-            // Waiting for the slot is not waiting for control: the slot is given back before each wait.
-            let slot = slots.acquire().await;
-            let answered = self
-                .control
-                .callback(request.execution_id, &request.callback_token, callback)
-                .await;
-            drop(slot);
-            let err = match answered {
-                Ok(response) => return Posted::Taken(response),
-                Err(err) => err,
-            };
-            let asked = match judge(&err) {
-                Answer::Done(delivered) => {
-                    let stepwise = delivered == Delivered::Ahead && !callback.passed.is_empty();
-                    let level = if stepwise {
-                        log::Level::Debug
-                    } else {
-                        log::Level::Warn
-                    };
-                    log::log!(level, execution_id:% = request.execution_id, node_id:% = request.node_id, action:% = request.action,
-                        status:% = callback.status, error:% = err; "Control will not take a callback: {delivered:?}");
-                    let why = err.to_string();
-                    return Posted::Refused { delivered, why };
-                }
-                Answer::NotUploaded if about_upload => return Posted::NotUploaded(err.to_string()),
-                Answer::NotUploaded => None,
-                Answer::Again { asked } => asked,
-            };
-            failures += 1;
-            let level = if failures == 1 {
-                log::Level::Warn
-            } else {
-                log::Level::Debug
-            };
-            log::log!(level, execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id, status:% = callback.status, failures,
-                error:% = err; "A callback was not taken and is tried again");
-            self.wait(&mut backoff, asked).await;
-        }
-    }
-
-    async fn wait(&self, backoff: &mut Backoff, asked: Option<Duration>) {
-        let wait = tokio::time::sleep(backoff.next_unless_asked(asked, backoff::chance()));
-        if asked.is_some_and(|asked| !asked.is_zero()) {
-            return wait.await;
-        }
-        tokio::select! {
-            () = wait => {}
-            () = self.reachable.notified() => backoff.reset(),
         }
     }
 }
@@ -517,57 +396,9 @@ fn patience(status: Status, wait_max: Duration, left: Duration) -> Duration {
     wait.min(wait_max)
 }
 
-/// Only an answer that can never change is an end; anything else is tried again.
-fn judge(err: &CallError) -> Answer {
-    let again = Answer::Again {
-        asked: err.retry_after(),
-    };
-    match err {
-        CallError::Unreachable(_) | CallError::Senseless(_) => again,
-        CallError::Refused { status, .. } => match (*status, err.code()) {
-            (502, Some("output_upload_failed")) => Answer::NotUploaded,
-            (409, Some("invalid_state_transition")) => Answer::Done(Delivered::Ahead),
-            (401 | 408 | 425 | 429, _) => again,
-            // Without a code it is not control that speaks, but something before it that knows of no invocation.
-            (400..=499, None) => again,
-            (409, Some(_)) => Answer::Done(Delivered::Settled),
-            (403, Some("callback_token_mismatch" | "nsk_node_mismatch")) => Answer::Done(Delivered::Gone),
-            // Any other is about the node: an identity that is refused today may be known again tomorrow.
-            (403, Some(_)) => again,
-            (404, Some("execution_not_found")) => Answer::Done(Delivered::Unknown),
-            (400..=499, Some(_)) => Answer::Done(Delivered::Gone),
-            _ => again,
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_shared::wire::Problem;
-
-    fn refused(status: u16, code: Option<&str>) -> Option<Delivered> {
-        let problem = Problem {
-            kind: String::new(),
-            title: String::new(),
-            status,
-            detail: String::new(),
-            instance: String::new(),
-            code: code.map(Into::into),
-            position: None,
-            dropped: Vec::new(),
-            reason: None,
-            correlation_id: None,
-        };
-        match judge(&CallError::Refused {
-            status,
-            problem: Some(Box::new(problem)),
-            retry_after: None,
-        }) {
-            Answer::Done(delivered) => Some(delivered),
-            Answer::NotUploaded | Answer::Again { .. } => None,
-        }
-    }
 
     #[test]
     fn no_end_waits_for_its_output_past_its_deadline() {
@@ -582,31 +413,6 @@ mod tests {
         ] {
             let patience = patience(status, seconds(wait_max), seconds(left));
             assert_eq!(patience, seconds(expected), "{status} {wait_max} {left}");
-        }
-    }
-
-    #[test]
-    fn only_an_answer_for_good_ends_the_delivery() {
-        for (status, code, expected) in [
-            (409, "execution_already_terminal", Delivered::Settled),
-            (409, "invalid_state_transition", Delivered::Ahead),
-            (404, "execution_not_found", Delivered::Unknown),
-            (403, "callback_token_mismatch", Delivered::Gone),
-            (403, "nsk_node_mismatch", Delivered::Gone),
-        ] {
-            assert_eq!(refused(status, Some(code)), Some(expected), "{status} {code}");
-        }
-        for status in [401, 408, 429, 500, 502, 503, 302] {
-            assert_eq!(refused(status, Some("")), None, "{status}");
-        }
-    }
-
-    #[test]
-    fn neither_a_refused_identity_nor_a_gateway_ends_a_delivery() {
-        assert_eq!(refused(401, Some("unauthenticated")), None);
-        assert_eq!(refused(403, Some("node_id_mismatch")), None);
-        for status in [400, 401, 403, 404, 407, 409, 413, 451] {
-            assert_eq!(refused(status, None), None, "{status}");
         }
     }
 }
