@@ -8,10 +8,12 @@ mod schema;
 mod store;
 
 use std::{
+    convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
+    time::Duration,
 };
 
 use muster_shared::{ids::NodeId, time::Timestamp};
@@ -92,6 +94,9 @@ pub(crate) fn begun(state_dir: &Path) -> bool {
     path(state_dir).with_extension("begun").exists()
 }
 
+/// How long a stop waits for the database to be closed. A disk that hangs must not hold it up.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
 type Work = Box<dyn FnOnce(&mut Store) + Send>;
 
 #[derive(Clone)]
@@ -99,10 +104,26 @@ pub(crate) struct Journal {
     work: mpsc::Sender<Work>,
 }
 
+/// The end of the journal's thread, which comes once nobody can ask it any more.
+pub(crate) struct Closing(mpsc::Receiver<Infallible>);
+
+impl Closing {
+    /// Waits until all that was written is in the database and no log of it is left beside it. Nothing is lost without:
+    /// but whoever copies the database alone, or removes what lies beside it, finds it whole after a stop.
+    pub(crate) fn wait(self) {
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.0.recv_timeout(CLOSE_WAIT) {
+            log::warn!(
+                "The journal is not closed yet, and is left as after a power cut: the next start goes on from there"
+            );
+        }
+    }
+}
+
 impl Journal {
-    pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<Self, Exit> {
+    pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<(Self, Closing), Exit> {
         let mut store = schema::open_with_room(&path(state_dir), node, bounds)?;
         let (work, queue) = mpsc::channel::<Work>();
+        let (open, closed) = mpsc::channel();
         thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || {
@@ -110,9 +131,11 @@ impl Journal {
                     // One job that breaks is rolled back and goes unanswered; those after it are served.
                     let _ = catch_unwind(AssertUnwindSafe(|| job(&mut store)));
                 }
+                drop(store);
+                drop(open);
             })
             .map_err(|err| Exit::Failure(format!("the thread of the journal could not be started: {err}")))?;
-        Ok(Self { work })
+        Ok((Self { work }, Closing(closed)))
     }
 
     /// Runs `job` after everything that was asked before.

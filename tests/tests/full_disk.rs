@@ -92,6 +92,8 @@ async fn prepared(world: &World) -> Node {
         .start()
         .await;
     assert!(node.stop().await.success());
+    // What is written is in the database itself after a stop, and no log of it is left.
+    assert!(!node.state.join("journal.db-wal").exists(), "{}", node.log());
     node
 }
 

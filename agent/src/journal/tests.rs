@@ -42,6 +42,17 @@ fn opened(dir: &tempfile::TempDir) -> Store {
 }
 
 #[test]
+fn a_closed_journal_leaves_no_log_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, closing) = Journal::open(dir.path(), node(1), Bounds::WIDE).unwrap();
+    let log = dir.path().join("journal.db-wal");
+    assert!(log.exists());
+    drop(journal);
+    closing.wait();
+    assert!(!log.exists());
+}
+
+#[test]
 fn what_was_recorded_is_there_after_a_restart_in_the_order_of_arrival() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (request(9, 100), request(1, 100));

@@ -46,7 +46,7 @@ use crate::{
         catalog::{Catalog, State},
     },
     identity::{IdentityFile, StateLock},
-    journal::{self, Bounds, Journal},
+    journal::{self, Bounds, Closing, Journal},
     launch::Launcher,
     logging::{copy_to_stdout, say_on_stderr},
     outcome::{Ended, Outcome, Output},
@@ -98,7 +98,7 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
     let boot_id = run_dir::boot_id().map_err(failed)?;
     sweep(&config.state_dir, &boot_id);
     let launcher = Launcher::choose(config.launcher)?;
-    let scratch = Scratch::make(&config.state_dir, execution)?;
+    let mut scratch = Scratch::make(&config.state_dir, execution)?;
     let journal = scratch.journal(&config.state_dir, node, config.limits.journal)?;
     let mut settings = config;
     let state_dir = settings.state_dir.clone();
@@ -329,6 +329,7 @@ fn local_dir(state_dir: &Path) -> PathBuf {
 /// The directory of one local run, gone with it.
 struct Scratch {
     dir: PathBuf,
+    closing: Option<Closing>,
     _lock: StateLock,
 }
 
@@ -337,12 +338,13 @@ impl Scratch {
         let dir = local_dir(state_dir).join(execution.to_string());
         Ok(Self {
             _lock: StateLock::take(&dir)?,
+            closing: None,
             dir,
         })
     }
 
     /// One that knows the node's baselines and nothing else.
-    fn journal(&self, state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<Journal, Exit> {
+    fn journal(&mut self, state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<Journal, Exit> {
         let baselines = Baselines::open(state_dir)?.all()?;
         let mut store = journal::open_store(&journal::path(&self.dir), node, bounds)?;
         for (hook, digest) in baselines {
@@ -351,12 +353,17 @@ impl Scratch {
                 .map_err(|err| Exit::Journal(exit::chain(&err)))?;
         }
         drop(store);
-        Journal::open(&self.dir, node, bounds)
+        let (journal, closing) = Journal::open(&self.dir, node, bounds)?;
+        self.closing = Some(closing);
+        Ok(journal)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if let Some(closing) = self.closing.take() {
+            closing.wait();
+        }
         if let Err(err) = fs::remove_dir_all(&self.dir) {
             log::warn!(error:% = err; "The directory {} could not be removed", self.dir.display());
         }
