@@ -380,6 +380,12 @@ impl FakeControl {
         self.state().streams_opened
     }
 
+    /// How many it took.
+    #[must_use]
+    pub fn heartbeats(&self) -> usize {
+        self.state().heartbeats
+    }
+
     #[must_use]
     pub fn manifests(&self) -> Vec<CapabilityManifest> {
         self.state().manifests.clone()

@@ -255,6 +255,28 @@ fn resident_kib(pid: u32) -> u64 {
         .expect("the system counts memory")
 }
 
+/// Control may have been restored since, or be another one: what it has to say comes with the answer to a heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_stream_is_open_again_beats_soon_and_not_only_when_its_time_has_come() {
+    let control = FakeControl::new().await;
+    let node = control
+        .start_node(|node| node.configure("backoff_max_seconds = 1\nheartbeat_seconds = 3600\n"))
+        .await;
+    for beats in [2, 3] {
+        until(&format!("heartbeat {beats} has come"), async || {
+            (control.heartbeats() >= beats).then_some(())
+        })
+        .await;
+        let streams = control.streams_opened();
+        control.cut_stream();
+        until("the stream is open again", async || {
+            (control.streams_opened() > streams).then_some(())
+        })
+        .await;
+    }
+    drop(node);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_reconnects_leak_neither_descriptors_nor_memory() {
     const RECONNECTS: usize = 10_000;

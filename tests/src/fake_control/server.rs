@@ -233,6 +233,7 @@ async fn heartbeat(
     let Ok(_beat) = read::<HeartbeatRequest>(&shared, &headers, &body) else {
         return problem(400, "invalid_body");
     };
+    shared.state().heartbeats += 1;
     reply(
         StatusCode::OK,
         &HeartbeatResponse {
