@@ -28,7 +28,7 @@ const OUTBOX_POLL: Duration = Duration::from_secs(2);
 /// How long a row stays for the services that share the database. What one of them reads later than that, its redelivery
 /// finds by the state of things.
 const OUTBOX_KEPT: Duration = Duration::from_secs(6);
-/// An invocation that a connected node has not acknowledged for this long is sent again.
+/// An invocation that was handed to a connected node this long ago and is not acknowledged is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes redelivery looks up at a time.
 const REDELIVER_BATCH: u32 = 1000;
@@ -212,7 +212,7 @@ async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, S
     for row in rows {
         cursor.read(row.id, now);
         if let Some((node, owed)) = row.owed {
-            control.node_streams.push(node, owed);
+            control.node_streams.push(node, owed, Instant::now());
         }
     }
     Ok(any)
@@ -270,6 +270,8 @@ pub(crate) async fn redeliver(control: &Control) {
 /// Every node that is owed something, batch by batch: those that are away, however many, never keep one that is here
 /// from its turn.
 async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreError> {
+    let streams = &control.node_streams;
+    streams.forget_handed(REDELIVER_AFTER, Instant::now());
     let since = now.minus(REDELIVER_AFTER);
     let mut after = Some(NodeId::from(uuid::Uuid::nil()));
     while let Some(last) = after {
@@ -277,7 +279,7 @@ async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreE
             .store
             .nodes_still_to_cancel(since, last, REDELIVER_BATCH)
             .await?;
-        send_again(control, &nodes, Owed::is_cancel).await?;
+        send_again(control, &nodes, |_, owed| owed.is_cancel()).await?;
         after = next_batch(&nodes);
     }
     let mut after = Some(NodeId::from(uuid::Uuid::nil()));
@@ -286,22 +288,31 @@ async fn redeliver_round(control: &Control, now: Timestamp) -> Result<(), StoreE
             .store
             .nodes_still_owed((since, now), last, REDELIVER_BATCH)
             .await?;
-        send_again(control, &nodes, Owed::is_action).await?;
+        // A large dispatch takes its time: who was handed it just now has it, and its answer waits among thousands.
+        let not_lately = |node, owed: &Owed| {
+            owed.action()
+                .is_some_and(|action| !streams.was_handed(node, action))
+        };
+        send_again(control, &nodes, not_lately).await?;
         after = next_batch(&nodes);
     }
     Ok(())
 }
 
-/// Sends those of these nodes that are connected what they are owed of one kind.
-async fn send_again(control: &Control, nodes: &[NodeId], kind: fn(&Owed) -> bool) -> Result<(), StoreError> {
+/// Sends those of these nodes that are connected what they are owed, as far as it is wanted.
+async fn send_again(
+    control: &Control,
+    nodes: &[NodeId],
+    wanted: impl Fn(NodeId, &Owed) -> bool,
+) -> Result<(), StoreError> {
     let connected = nodes
         .iter()
         .copied()
         .filter(|node| control.node_streams.is_connected(*node));
     let asked = connected.map(async |node| Ok::<_, StoreError>((node, control.store.owed_to(node).await?)));
     for (node, owed) in try_join_all(asked).await? {
-        for owed in owed.into_iter().filter(kind) {
-            control.node_streams.push(node, owed);
+        for owed in owed.into_iter().filter(|owed| wanted(node, owed)) {
+            control.node_streams.push(node, owed, Instant::now());
         }
     }
     Ok(())

@@ -8,7 +8,7 @@
 use std::{
     io,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use muster_shared::{
@@ -244,7 +244,9 @@ async fn look(control: &Control) -> Result<bool, SigningError> {
 /// Notes which set a node has. One that lacks the present one is sent it, also where the news went lost before.
 pub(crate) async fn confirm(control: &Control, owner: &KeyOwner, serial: u64) -> Result<(), StoreError> {
     if serial < control.signing.current().serial {
-        control.node_streams.push(owner.node, Owed::SigningKeys);
+        control
+            .node_streams
+            .push(owner.node, Owed::SigningKeys, Instant::now());
     }
     if serial == owner.signing_serial {
         return Ok(());

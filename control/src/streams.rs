@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use muster_shared::{
@@ -30,6 +31,23 @@ struct Registry {
     last_cancel: Option<Timestamp>,
     /// Whose stream came or went since this was last asked.
     changed: HashSet<NodeId>,
+    handed: Handed,
+}
+
+/// When each action was last handed to the stream of a node; of those that are not long ago.
+#[derive(Default)]
+struct Handed(HashMap<(NodeId, ExecutionId), Instant>);
+
+impl Handed {
+    fn note(&mut self, node: NodeId, action: ExecutionId, now: Instant) {
+        self.0.insert((node, action), now);
+    }
+
+    fn forget(&mut self, within: Duration, now: Instant) {
+        self.0.retain(|_, at| now.duration_since(*at) < within);
+        // What one large dispatch took is not kept until the next.
+        self.0.shrink_to_fit();
+    }
 }
 
 impl Registry {
@@ -71,14 +89,27 @@ impl NodeStreams {
     }
 
     /// Puts something on a node's stream, if it has one here. A stream that cannot take more is closed.
-    pub(crate) fn push(&self, node: NodeId, owed: Owed) {
+    pub(crate) fn push(&self, node: NodeId, owed: Owed, now: Instant) {
         let mut registry = lock(&self.0);
         let Some((_, sender)) = registry.streams.get(&node) else {
             return;
         };
+        let action = owed.action();
         if sender.try_send(Box::new(owed)).is_err() {
             registry.end(node);
+        } else if let Some(action) = action {
+            registry.handed.note(node, action, now);
         }
+    }
+
+    /// Forgets which actions were handed to streams more than `within` ago.
+    pub(crate) fn forget_handed(&self, within: Duration, now: Instant) {
+        lock(&self.0).handed.forget(within, now);
+    }
+
+    /// Whether an action was handed to the node's stream since that was last forgotten.
+    pub(crate) fn was_handed(&self, node: NodeId, action: ExecutionId) -> bool {
+        lock(&self.0).handed.0.contains_key(&(node, action))
     }
 
     /// Puts something on every stream that is here. One that cannot take more is closed.
@@ -243,7 +274,7 @@ mod tests {
         assert!(older.next().await.is_none());
         drop(older);
         assert!(streams.is_connected(node()));
-        streams.push(node(), owed());
+        streams.push(node(), owed(), Instant::now());
         assert!(newer.next().await.is_some());
         drop(newer);
         assert!(!streams.is_connected(node()));
@@ -254,7 +285,7 @@ mod tests {
         let streams = NodeStreams::default();
         let mut slow = streams.open(node()).unwrap();
         for _ in 0..=PUSHES_MAX {
-            streams.push(node(), owed());
+            streams.push(node(), owed(), Instant::now());
         }
         assert!(!streams.is_connected(node()));
         let mut got = 0;
@@ -277,6 +308,19 @@ mod tests {
         );
         for stream in &mut open {
             assert!(stream.next().await.is_none());
+        }
+    }
+
+    #[test]
+    fn what_was_handed_is_known_until_it_is_long_ago() {
+        let (within, begun) = (Duration::from_secs(15), Instant::now());
+        let action = |n| ExecutionId::mint(Timestamp::from_millis(n), [1; 10]);
+        let mut handed = Handed::default();
+        handed.note(node(), action(1), begun);
+        handed.note(node(), action(2), begun + within / 2);
+        for (later, known) in [(within / 2, 2), (within, 1), (2 * within, 0)] {
+            handed.forget(within, begun + later);
+            assert_eq!(handed.0.len(), known, "{later:?}");
         }
     }
 

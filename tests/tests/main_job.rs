@@ -1,5 +1,7 @@
 //! The main job: dispatch by label, run on real nodes, see the truth.
 
+use std::time::{Duration, Instant};
+
 use muster_shared::labels::Labels;
 use muster_tests::{
     prelude::*,
@@ -324,6 +326,33 @@ async fn a_node_that_was_off_runs_what_it_missed_once_even_across_a_restart_of_c
         node.trace_lines("ran"),
         [waiting.id.to_string(), again.id.to_string()]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_not_acknowledged_is_sent_again_after_a_while() {
+    let world = World::new().await;
+    let node = BareNode::enroll(&world, "n=silent").await;
+    node.declare(&[]).await;
+    let mut frames = node.stream().await;
+    let begun = Instant::now();
+    let sent = world.dispatch(on_node("ping", node.id)).await;
+    let first = node.next_request(&mut frames).await;
+    let again = node.next_request(&mut frames).await;
+    // Not at the next look, which may come in the same moment: who was handed it just now has it.
+    assert!(begun.elapsed() > Duration::from_secs(14), "{:?}", begun.elapsed());
+    assert_eq!((first.execution_id, again.execution_id), (sent.id, sent.id));
+    // What is acknowledged is not.
+    let _ = node.report(&again, &Callback::of(Status::Ack)).await.expect(200);
+    let third = tokio::time::timeout(Duration::from_secs(32), node.next_request(&mut frames)).await;
+    assert!(third.is_err());
+    for status in [Status::Started, Status::Succeeded] {
+        let exit_code = status.is_terminal().then_some(0);
+        let callback = Callback {
+            exit_code,
+            ..Callback::of(status)
+        };
+        let _ = node.report(&again, &callback).await.expect(200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

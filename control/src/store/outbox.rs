@@ -45,10 +45,11 @@ pub(crate) enum Owed {
 }
 
 impl Owed {
-    pub(crate) const fn is_action(&self) -> bool {
+    /// The action that is to be run, where it is that.
+    pub(crate) fn action(&self) -> Option<ExecutionId> {
         match self {
-            Self::Action { .. } => true,
-            Self::Cancel { .. } | Self::Baseline { .. } | Self::SigningKeys => false,
+            Self::Action { execution, .. } => Some(execution.id),
+            Self::Cancel { .. } | Self::Baseline { .. } | Self::SigningKeys => None,
         }
     }
 
