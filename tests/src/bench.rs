@@ -11,6 +11,7 @@ pub mod peer;
 pub mod plot;
 pub mod reads;
 pub mod real;
+pub mod replicated;
 pub mod summary;
 pub mod swarms;
 

@@ -201,6 +201,7 @@ pub const KEYS: &[&str] = &[
     "real30",
     "swarm",
     "flat",
+    "replicated",
     "agent",
     "control",
     "reconnect",

@@ -16,9 +16,9 @@ const SIZES: [usize; 3] = [1_000, 10_000, 50_000];
 /// Enrolling the others a second time would take longer than QUICK may.
 const QUICK_POSTGRES_MAX: usize = 1_000;
 /// Connections that all nodes share when they do not have their own for reports.
-const POOL: usize = 64;
+pub(super) const POOL: usize = 64;
 /// Descriptors that control needs beside those of its nodes.
-const DESCRIPTORS_BESIDE: usize = 300;
+pub(super) const DESCRIPTORS_BESIDE: usize = 300;
 /// How soon a connection for reports that is not used is given up, as `musterd` does.
 const OWN_KEPT_SECONDS: &str = "150";
 
@@ -393,7 +393,7 @@ async fn slowest_answer_ms(
     }
 }
 
-fn count(nodes: usize) -> f64 {
+pub(super) fn count(nodes: usize) -> f64 {
     u32::try_from(nodes).map_or(f64::INFINITY, f64::from)
 }
 

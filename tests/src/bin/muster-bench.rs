@@ -4,7 +4,8 @@ use std::{fs, process::ExitCode};
 
 use muster_tests::{
     bench::{
-        Plan, machine, output, peer::Peer, plot, reads, real, summary, summary::Section, swarms, swarms::say,
+        Plan, machine, output, peer::Peer, plot, reads, real, replicated, summary, summary::Section, swarms,
+        swarms::say,
     },
     swarm::raise_descriptor_limit,
 };
@@ -65,6 +66,11 @@ async fn run(plan: &Plan) -> Result<(), String> {
         Box::pin(reads::run(plan)).await?.value()
     } else {
         left_out(&["p99_ms"]).value()
+    };
+    summary["replicated"] = if plan.wants("replicated") {
+        Value::Array(Box::pin(replicated::run(plan, descriptors)).await?)
+    } else {
+        json!([])
     };
     let swarms = Box::pin(swarms::run(plan, descriptors)).await?;
     summary["swarm"] = Value::Array(swarms.rows);
