@@ -30,6 +30,8 @@ const READERS: u32 = 4;
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// PostgreSQL ends a write that does not go on for so long: a replica that froze must not hold up the others.
 const IDLE_WRITE_MAX: &str = "20s";
+/// For how long a connection to PostgreSQL that was just used is taken for alive.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// How long to wait for a connection to PostgreSQL.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
@@ -149,10 +151,20 @@ async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool
         ("synchronous_commit", "on"),
         ("lock_timeout", turn_max.as_str()),
         ("idle_in_transaction_session_timeout", IDLE_WRITE_MAX),
+        // A plan that was made when a table was new reads all of it for ever after, until the server's statistics catch up.
+        // One for each execution costs less than that once.
+        ("plan_cache_mode", "force_custom_plan"),
+        // What is looked up by its key is in memory, or on a disk without heads.
+        ("random_page_cost", "1.1"),
     ]);
     let connect = PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(TURN_MAX)
+        // Each is tried when it is given back. One that was given back just now is not tried once more.
+        .test_before_acquire(false)
+        .before_acquire(|connection, about| {
+            Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
+        })
         .connect_with(options);
     match tokio::time::timeout(CONNECT_MAX, connect).await {
         Ok(pool) => pool,
