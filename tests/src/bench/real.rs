@@ -6,7 +6,7 @@ use muster_shared::{ids::ExecutionId, status::Status, wire::Execution};
 use serde_json::json;
 
 use super::{Plan, machine, peer::Peer, percentile, summary::Section, swarms::say};
-use crate::{Node, Operator, World, sse::Frames, world::on_node};
+use crate::{Node, Operator, World, sse::Frames, wait::PATIENCE, world::on_node};
 
 /// What the peer runs as well.
 const SCRIPT: &str = "#!/bin/sh\necho hello\n";
@@ -30,6 +30,7 @@ pub async fn run(plan: &Plan, peer: &Peer) -> Result<Real, String> {
     };
     // One alone: others would share its memory, and take its caches.
     idle(plan, &mut nodes[0], &mut real.agent).await;
+    start(&mut nodes[0], &mut real.agent).await;
     single(plan, &world, &nodes[0], &mut real.single).await?;
     for number in 1..count {
         nodes.push(agent(plan, &world, number).await);
@@ -120,6 +121,23 @@ async fn idle(plan: &Plan, node: &mut Node, agent: &mut Section) {
         .measured("idle_cpu_percent", &percent)
         .measured("pss_mib", &pss)
         .note("window_s", window.as_secs());
+}
+
+/// From the start of the program until it has its event stream.
+async fn start(node: &mut Node, agent: &mut Section) {
+    const STARTS: usize = 5;
+    let opened = |node: &Node| node.log().matches("The event stream is open").count();
+    let mut took = Vec::new();
+    for _ in 0..STARTS {
+        let _ = node.stop().await;
+        let (before, begun) = (opened(node), Instant::now());
+        node.launch();
+        while opened(node) == before && begun.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        took.push(begun.elapsed().as_secs_f64() * 1000.0);
+    }
+    agent.measured("connected_ms", &took);
 }
 
 async fn many(

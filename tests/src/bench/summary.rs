@@ -97,6 +97,7 @@ const TARGETS: &[Target] = &[
     at("flat.ratio", Side::AtMost, 1.5),
     at("agent.pss_mib", Side::AtMost, 8.0),
     at("agent.idle_cpu_percent", Side::AtMost, 0.05),
+    at("agent.connected_ms", Side::AtMost, 100.0),
     at("control.kib_per_stream", Side::AtMost, 24.0),
     at("control.idle_cpu_percent", Side::AtMost, 5.0),
     at("reconnect.all_back_s", Side::AtMost, 30.0),

@@ -55,7 +55,7 @@ async fn run(plan: &Plan) -> Result<(), String> {
     } else {
         summary["single"] = left_out(&["p50_ms", "p99_ms"]).value();
         summary["real30"] = left_out(&["ratio_ping", "ratio_script", "ratio_cpu"]).value();
-        summary["agent"] = left_out(&["pss_mib", "idle_cpu_percent"]).value();
+        summary["agent"] = left_out(&["pss_mib", "idle_cpu_percent", "connected_ms"]).value();
     }
     summary["output"] = if plan.wants("output") {
         Box::pin(output::run(plan)).await?.value()
