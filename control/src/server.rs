@@ -1,7 +1,5 @@
 //! The accept loop: TLS, time limits on what a stranger may take, and an end that is bounded.
 
-mod turns;
-
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
@@ -13,11 +11,8 @@ use hyper_util::{
 };
 use rustix::net::sockopt;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    time::timeout,
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -25,14 +20,8 @@ use crate::{
     keys::{DataDir, ServerKey},
     tickets::Tickets,
 };
-use turns::Turns;
 
-/// Waiting for a turn included.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How many handshakes have a turn at a time: enough to keep a processor busy, and few enough that the next is soon done.
-const TURNS_PER_PROCESSOR: usize = 32;
-/// After this a handshake waits for its peer, and goes on without holding up others.
-const TURN_MAX: Duration = Duration::from_millis(20);
 /// Longer than `musterd` keeps a connection that it does not use: one on which the next heartbeat comes is cheaper than a
 /// handshake for each.
 const REQUEST_HEAD_MAX: Duration = Duration::from_secs(165);
@@ -95,8 +84,6 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 pub(crate) async fn serve(listener: TcpListener, tls: TlsAcceptor, app: Router, stop: &CancellationToken) {
     let service = TowerToHyperService::new(app);
     let graceful = GracefulShutdown::new();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let turns = Turns::new(TURNS_PER_PROCESSOR * processors);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -111,13 +98,12 @@ pub(crate) async fn serve(listener: TcpListener, tls: TlsAcceptor, app: Router, 
                 continue;
             }
         };
-        let (tls, turns) = (tls.clone(), turns.clone());
-        let (service, watcher) = (service.clone(), graceful.watcher());
+        let (tls, service, watcher) = (tls.clone(), service.clone(), graceful.watcher());
         tokio::spawn(async move {
             if let Err(err) = notice_silence(&tcp) {
                 log::debug!("A socket option was refused: {err}");
             }
-            let Ok(Ok(stream)) = timeout(HANDSHAKE_MAX, shake_hands(&tls, tcp, &turns)).await else {
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await else {
                 return;
             };
             let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
@@ -134,17 +120,7 @@ pub(crate) async fn serve(listener: TcpListener, tls: TlsAcceptor, app: Router, 
         });
     }
     drop(listener);
-    let _ = timeout(DRAIN_MAX, graceful.shutdown()).await;
-}
-
-async fn shake_hands(tls: &TlsAcceptor, tcp: TcpStream, turns: &Turns) -> io::Result<TlsStream<TcpStream>> {
-    let turn = turns.take().await;
-    let mut shaking = tls.accept(tcp);
-    if let Ok(done) = timeout(TURN_MAX, &mut shaking).await {
-        return done;
-    }
-    drop(turn);
-    shaking.await
+    let _ = tokio::time::timeout(DRAIN_MAX, graceful.shutdown()).await;
 }
 
 /// Has the kernel end a connection whose peer is gone without a word, so that no half-open stream counts as a node.
