@@ -52,8 +52,11 @@ use crate::{
 
 /// How often a stream on which nothing happens says that it is there.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(25);
-/// What a node is asked to wait before it connects again; it adds its own jitter.
-const RETRY: Duration = Duration::from_secs(1);
+/// A node that lost its stream draws how long it waits from none up to what it was told last; this at least.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// How many nodes come back in a second once all have lost their stream here. Two processors take more: who asks for
+/// something else meanwhile has an answer at once.
+const RETURNS_PER_SECOND: usize = 2000;
 
 pub(super) async fn enroll(
     State(control): State<Shared>,
@@ -291,11 +294,17 @@ fn keep_alive_after(now: Instant) -> Instant {
     *BEGAN + Duration::from_secs(since.as_secs())
 }
 
+/// What a node is told of how soon to come back, where so many have their stream.
+fn retry_among(streams: usize) -> Duration {
+    Duration::from_secs(streams.div_ceil(RETURNS_PER_SECOND) as u64).max(RETRY_MIN)
+}
+
 fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Event, Infallible>> {
     async_stream::stream! {
         // Subscribed before looking: what commits in between comes twice rather than never.
         let Some(mut subscription) = control.node_streams.open(node) else { return };
-        yield Ok(Event::default().comment("muster").retry(RETRY));
+        let mut retry = retry_among(control.node_streams.count());
+        yield Ok(Event::default().comment("muster").retry(retry));
         // An older one at another replica would go on until its keep-alives fail.
         if let Err(err) = control.store.announce(News::EndStream(node)).await {
             log::debug!(node_id:% = node; "Other replicas were not told of the stream: {}", error_chain(&err));
@@ -323,7 +332,11 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
                     if !delivery::still_owed(&control, node, &owed, Timestamp::now()).await { continue; }
                     if let Some(event) = event(&control, node, &owed) { yield Ok(event); }
                 }
-                () = tokio::time::sleep_until(quiet_until.into()) => yield Ok(Event::default().comment("")),
+                () = tokio::time::sleep_until(quiet_until.into()) => {
+                    let (told, quiet) = (retry, Event::default().comment(""));
+                    retry = retry_among(control.node_streams.count());
+                    yield Ok(if retry == told { quiet } else { quiet.retry(retry) });
+                }
             }
             quiet_until = keep_alive_after(Instant::now());
         }
@@ -350,6 +363,12 @@ fn event(control: &Control, node: NodeId, owed: &Owed) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_more_nodes_there_are_the_more_their_return_is_spread() {
+        let told = [0, 1, 2000, 2001, 10_000, 50_000].map(|streams| retry_among(streams).as_secs());
+        assert_eq!(told, [1, 1, 1, 2, 5, 25]);
+    }
 
     #[test]
     fn quiet_streams_speak_together_and_in_time() {

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::chance;
 
-/// The first wait of a node that lost control, and the longest: those of `musterd`.
+/// What the first wait of a node that lost control is drawn from while control says nothing of it, and the longest: those
+/// of `musterd`.
 const BACKOFF_BASE: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// How many invocations a node remembers as ended, should control send one again.
@@ -42,8 +43,8 @@ struct Node<'s> {
 }
 
 /// Full jitter, as `musterd` waits: a restarted control is not stampeded.
-fn wait_before(attempt: u32, chance: u32) -> Duration {
-    let ceiling = BACKOFF_BASE.saturating_mul(1 << attempt.min(16)).min(BACKOFF_MAX);
+fn wait_before(base: Duration, attempt: u32, chance: u32) -> Duration {
+    let ceiling = base.saturating_mul(1 << attempt.min(16)).min(BACKOFF_MAX);
     ceiling.mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }
 
@@ -57,16 +58,17 @@ pub async fn live(swarm: &Swarm, identity: &Identity, number: usize) {
         own: None,
         ended: VecDeque::new(),
     };
-    let mut attempt = 0;
+    let (mut attempt, mut base) = (0, BACKOFF_BASE);
     loop {
-        sleep(wait_before(attempt, u32::from_ne_bytes(chance()))).await;
+        sleep(wait_before(base, attempt, u32::from_ne_bytes(chance()))).await;
         match node.open().await {
-            Ok(events) => {
+            Ok(mut events) => {
                 attempt = 0;
                 add(&swarm.tally.connected);
                 add(&swarm.tally.opened);
                 swarm.tally.changed.notify_one();
-                let over = node.follow(events).await;
+                let over = node.follow(&mut events).await;
+                base = events.retry().unwrap_or(base);
                 swarm.tally.connected.fetch_sub(1, Ordering::Relaxed);
                 swarm.tally.changed.notify_one();
                 if over.kind() != io::ErrorKind::UnexpectedEof {
@@ -103,7 +105,7 @@ impl Node<'_> {
     }
 
     /// Until the stream ends; answers with why.
-    async fn follow(&mut self, mut events: Events) -> io::Error {
+    async fn follow(&mut self, events: &mut Events) -> io::Error {
         let period = self.swarm.heartbeat.unwrap_or(Duration::MAX);
         let phase = f64::from(u32::from_ne_bytes(chance())) / f64::from(u32::MAX);
         let far = Duration::from_secs(86_400 * 365);
@@ -233,7 +235,12 @@ impl Node<'_> {
                     add(&self.swarm.tally.retries);
                     // The first time at once: a connection that was kept may have been closed meanwhile.
                     if attempt > 0 {
-                        sleep(wait_before(attempt - 1, u32::from_ne_bytes(chance()))).await;
+                        sleep(wait_before(
+                            BACKOFF_BASE,
+                            attempt - 1,
+                            u32::from_ne_bytes(chance()),
+                        ))
+                        .await;
                     }
                     attempt += 1;
                 }
@@ -300,9 +307,9 @@ mod tests {
 
     #[test]
     fn waits_grow_to_a_bound_and_are_spread_from_nothing() {
-        assert_eq!(wait_before(0, u32::MAX), BACKOFF_BASE);
-        assert_eq!(wait_before(3, u32::MAX), Duration::from_secs(8));
-        assert_eq!(wait_before(40, u32::MAX), BACKOFF_MAX);
-        assert_eq!(wait_before(40, 0), Duration::ZERO);
+        assert_eq!(wait_before(BACKOFF_BASE, 0, u32::MAX), BACKOFF_BASE);
+        assert_eq!(wait_before(BACKOFF_BASE, 3, u32::MAX), Duration::from_secs(8));
+        assert_eq!(wait_before(BACKOFF_BASE, 40, u32::MAX), BACKOFF_MAX);
+        assert_eq!(wait_before(BACKOFF_BASE, 40, 0), Duration::ZERO);
     }
 }

@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::ready,
+    time::Duration,
 };
 
 use rustls::{
@@ -236,6 +237,7 @@ impl Connection {
             connection: self,
             chunks: Chunks::default(),
             text: Vec::new(),
+            retry: None,
         })
     }
 }
@@ -315,6 +317,8 @@ pub struct Events {
     connection: Connection,
     chunks: Chunks,
     text: Vec<u8>,
+    /// What control said last of how soon to come back.
+    retry: Option<Duration>,
 }
 
 /// One event: its kind and its data.
@@ -332,6 +336,7 @@ impl Events {
     pub async fn next(&mut self) -> io::Result<Event> {
         loop {
             while let Some(block) = cut_block(&mut self.text) {
+                self.retry = parse_retry(&block).or(self.retry);
                 if let Some(event) = parse_event(&block) {
                     return Ok(event);
                 }
@@ -342,6 +347,20 @@ impl Events {
             }
         }
     }
+}
+
+impl Events {
+    /// What the node draws its wait from once this stream has ended.
+    #[must_use]
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+}
+
+fn parse_retry(block: &[u8]) -> Option<Duration> {
+    let mut lines = std::str::from_utf8(block).ok()?.lines();
+    let told = lines.find_map(|line| line.strip_prefix("retry:"))?;
+    told.trim().parse().ok().map(Duration::from_millis)
 }
 
 fn cut_block(text: &mut Vec<u8>) -> Option<Vec<u8>> {
@@ -404,6 +423,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_soon_to_come_back_is_heard_beside_any_word() {
+        for (block, told) in [
+            (": muster\nretry: 1000\n\n", Some(1000)),
+            (":\nretry:5000\n\n", Some(5000)),
+            (":\n\n", None),
+            ("retry: soon\n\n", None),
+        ] {
+            assert_eq!(
+                parse_retry(block.as_bytes()),
+                told.map(Duration::from_millis),
+                "{block}"
+            );
+        }
+    }
 
     #[test]
     fn a_stream_is_read_the_same_however_it_is_cut() {
