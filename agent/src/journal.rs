@@ -112,9 +112,7 @@ impl Closing {
     /// but whoever copies the database alone, or removes what lies beside it, finds it whole after a stop.
     pub(crate) fn wait(self) {
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.0.recv_timeout(CLOSE_WAIT) {
-            log::warn!(
-                "The journal is not closed yet, and is left as after a power cut: the next start goes on from there"
-            );
+            log::warn!("The journal is not closed yet");
         }
     }
 }
