@@ -104,13 +104,13 @@ pub(crate) struct Journal {
     work: mpsc::Sender<Work>,
 }
 
-/// The end of the journal's thread, which comes once nobody can ask it any more.
+/// Waits, when it is dropped, for the journal to be closed, which it is once nobody can ask it any more: then all that was
+/// written is in the database, and no log of it is left beside it. Nothing is lost without; but whoever copies the database
+/// alone, or removes what lies beside it, finds it whole after a stop.
 pub(crate) struct Closing(mpsc::Receiver<Infallible>);
 
-impl Closing {
-    /// Waits until all that was written is in the database and no log of it is left beside it. Nothing is lost without:
-    /// but whoever copies the database alone, or removes what lies beside it, finds it whole after a stop.
-    pub(crate) fn wait(self) {
+impl Drop for Closing {
+    fn drop(&mut self) {
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.0.recv_timeout(CLOSE_WAIT) {
             log::warn!("The journal is not closed yet");
         }
@@ -118,7 +118,8 @@ impl Closing {
 }
 
 impl Journal {
-    pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<(Self, Closing), Exit> {
+    /// What waits for its end comes first: bound in this order, it is dropped after the journal itself.
+    pub(crate) fn open(state_dir: &Path, node: NodeId, bounds: Bounds) -> Result<(Closing, Self), Exit> {
         let mut store = schema::open_with_room(&path(state_dir), node, bounds)?;
         let (work, queue) = mpsc::channel::<Work>();
         let (open, closed) = mpsc::channel();
@@ -133,7 +134,7 @@ impl Journal {
                 drop(open);
             })
             .map_err(|err| Exit::Failure(format!("the thread of the journal could not be started: {err}")))?;
-        Ok((Self { work }, Closing(closed)))
+        Ok((Closing(closed), Self { work }))
     }
 
     /// Runs `job` after everything that was asked before.

@@ -79,14 +79,14 @@ fn run(args: args::RunArgs) -> Result<(), Exit> {
     let config = config::Config::load(args)?;
     let lock = identity::StateLock::take(&config.state_dir)?;
     let identity = identity::Identity::load(&config.state_dir)?;
-    let (journal, closing) =
+    let (closing, journal) =
         journal::Journal::open(&config.state_dir, identity.node_id, config.limits.journal)?;
     let instance = instance::Instance::begin(&config.state_dir)?;
     let runtime = runtime()?;
     let stopped = runtime.block_on(eventloop::run(config, identity, instance, journal));
     // A builtin that hangs on a dead disk must not hold up the stop; supervisors live on by themselves.
     runtime.shutdown_timeout(Duration::from_millis(500));
-    closing.wait();
+    drop(closing);
     drop(lock);
     stopped
 }

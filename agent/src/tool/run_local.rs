@@ -353,7 +353,7 @@ impl Scratch {
                 .map_err(|err| Exit::Journal(exit::chain(&err)))?;
         }
         drop(store);
-        let (journal, closing) = Journal::open(&self.dir, node, bounds)?;
+        let (closing, journal) = Journal::open(&self.dir, node, bounds)?;
         self.closing = Some(closing);
         Ok(journal)
     }
@@ -361,9 +361,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(closing) = self.closing.take() {
-            closing.wait();
-        }
+        drop(self.closing.take());
         if let Err(err) = fs::remove_dir_all(&self.dir) {
             log::warn!(error:% = err; "The directory {} could not be removed", self.dir.display());
         }

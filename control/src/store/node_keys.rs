@@ -23,10 +23,6 @@ impl Store {
     }
 }
 
-const KEY_OWNER_COLUMNS: &str =
-    "id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash, nsk_previous_until, nsk_since, nsk_asked_at,
-     instance, instance_before, instance_copy, last_seen_at, hostname, machine_id, signing_serial, replica_id";
-
 async fn key_owners(pool: Pool, asked: Vec<Digest>) -> Result<Found<Digest, KeyOwner>, StoreError> {
     let mut owners = Found::new();
     for asked in pool.pieces(&asked) {
@@ -34,17 +30,13 @@ async fn key_owners(pool: Pool, asked: Vec<Digest>) -> Result<Found<Digest, KeyO
         query.push_values(asked, |row, hash| {
             row.push_bind(hash.as_bytes().to_vec());
         });
-        query.push(") ");
-        // One question for each key and not one with OR, which is answered by a look at every node.
-        for (at, key) in ["nsk_hash", "nsk_next_hash", "nsk_previous_hash"]
-            .into_iter()
-            .enumerate()
-        {
-            query.push(if at == 0 { "" } else { " UNION ALL " });
-            query.push(format!(
-                "SELECT asked.hash AS shown, {KEY_OWNER_COLUMNS} FROM asked CROSS JOIN node WHERE {key} = asked.hash"
-            ));
-        }
+        query.push(
+            ") SELECT asked.hash AS shown, id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash,
+                 nsk_previous_until, nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at,
+                 hostname, machine_id, signing_serial, replica_id
+             FROM asked CROSS JOIN node
+             WHERE nsk_hash = asked.hash OR nsk_next_hash = asked.hash OR nsk_previous_hash = asked.hash",
+        );
         for row in query.build().fetch_all(&pool).await? {
             let row = Reader::new(&row, "node", "id");
             let shown = row.digest("shown")?;
