@@ -30,8 +30,6 @@ const READERS: u32 = 4;
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// PostgreSQL ends a write that does not go on for so long: a replica that froze must not hold up the others.
 const IDLE_WRITE_MAX: &str = "20s";
-/// For how long a connection to PostgreSQL that was just used is taken for alive.
-const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// How long to wait for a connection to PostgreSQL.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
@@ -160,11 +158,6 @@ async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool
     let connect = PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(TURN_MAX)
-        // Each is tried when it is given back. One that was given back just now is not tried once more.
-        .test_before_acquire(false)
-        .before_acquire(|connection, about| {
-            Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
-        })
         .connect_with(options);
     match tokio::time::timeout(CONNECT_MAX, connect).await {
         Ok(pool) => pool,
