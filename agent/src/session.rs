@@ -3,6 +3,8 @@
 //! Whatever is decided is a [`Decision`]: facts to make durable first, then effects. A request that was seen before is
 //! never run again; it is answered by telling its present stage once more.
 
+mod decision;
+mod input;
 mod invocation;
 mod outputs;
 pub(crate) mod overview;
@@ -17,7 +19,7 @@ use std::{
 
 use muster_shared::{
     ids::ExecutionId,
-    status::{Passed, Status},
+    status::Status,
     time::Timestamp,
     wire::{ActionKind, ActionRequest},
 };
@@ -27,221 +29,16 @@ use crate::{
     hooks::affinity::Lane,
     outcome::{Ended, Outcome},
 };
+pub(crate) use decision::{Decision, Effect, Errand, Fact};
+pub(crate) use input::{Delivered, Input, Past, Recorded};
 use invocation::Invocation;
 pub(crate) use invocation::{Reported, Stage};
 use outputs::Outstanding;
 pub(crate) use outputs::{OutputBounds, OwedOutput};
 use queue::{Crowded, Place};
 
-/// A row of the journal.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorded {
-    pub(crate) request: ActionRequest,
-    pub(crate) attempt: u32,
-    pub(crate) stage: Stage,
-    pub(crate) reported: Reported,
-    pub(crate) cancel_asked: bool,
-}
-
-/// What a restarted daemon found out about an invocation that had been started.
-#[derive(Clone, Debug)]
-pub(crate) enum Past {
-    Ended(Outcome),
-    /// Its supervisor lives on and is being waited for.
-    Running,
-    NeverRan,
-}
-
-/// Something that must be durable before its effect.
-#[derive(Clone, Debug)]
-pub(crate) enum Fact {
-    Taken(Arc<ActionRequest>),
-    Started {
-        execution: ExecutionId,
-        attempt: u32,
-    },
-    /// Control asked to cancel it, or has settled it. It may not have arrived here yet.
-    CancelAsked {
-        execution: ExecutionId,
-    },
-    Ended {
-        execution: ExecutionId,
-        outcome: Outcome,
-    },
-    Reported {
-        execution: ExecutionId,
-        reported: Reported,
-    },
-    OutputOwed {
-        execution: ExecutionId,
-        output: OwedOutput,
-    },
-    /// Control has it, does not want it, or it was given up.
-    OutputSettled {
-        execution: ExecutionId,
-    },
-    /// Control does not know the execution: what came of it stays here.
-    Orphaned {
-        execution: ExecutionId,
-    },
-}
-
-impl Fact {
-    pub(crate) fn execution(&self) -> ExecutionId {
-        match self {
-            Self::Taken(request) => request.execution_id,
-            Self::Started { execution, .. }
-            | Self::CancelAsked { execution }
-            | Self::Ended { execution, .. }
-            | Self::Reported { execution, .. }
-            | Self::OutputOwed { execution, .. }
-            | Self::OutputSettled { execution }
-            | Self::Orphaned { execution } => *execution,
-        }
-    }
-
-    /// Whether nothing depends on its being durable: that control has heard of a step is told again at worst. That it has
-    /// to hear of all once more is what a daemon that is started meanwhile must know.
-    pub(crate) const fn may_wait(&self) -> bool {
-        match self {
-            Self::Reported { reported, .. } => match reported {
-                Reported::Ack | Reported::Started => true,
-                Reported::Nothing | Reported::Terminal => false,
-            },
-            Self::Taken(_)
-            | Self::Started { .. }
-            | Self::CancelAsked { .. }
-            | Self::Ended { .. }
-            | Self::OutputOwed { .. }
-            | Self::OutputSettled { .. }
-            | Self::Orphaned { .. } => false,
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Effect {
-    Start {
-        request: Arc<ActionRequest>,
-        attempt: u32,
-    },
-    /// Ends what was started.
-    Stop {
-        execution: ExecutionId,
-    },
-    Post(Errand),
-    /// Brings the output of an end that is told.
-    Upload {
-        errand: Errand,
-        since: Timestamp,
-    },
-    /// There is no room for it any more.
-    GiveUp {
-        execution: ExecutionId,
-    },
-    /// Nobody asks for what the run left any more: the run directories may go.
-    Forget {
-        execution: ExecutionId,
-        attempts: u32,
-    },
-}
-
-impl Effect {
-    pub(crate) fn execution(&self) -> ExecutionId {
-        match self {
-            Self::Start { request, .. } => request.execution_id,
-            Self::Post(errand) | Self::Upload { errand, .. } => errand.request.execution_id,
-            Self::Stop { execution } | Self::GiveUp { execution } | Self::Forget { execution, .. } => {
-                *execution
-            }
-        }
-    }
-}
-
-/// One callback to deliver.
-#[derive(Clone, Debug)]
-pub(crate) struct Errand {
-    pub(crate) request: Arc<ActionRequest>,
-    /// Since control answered last.
-    pub(crate) passed: Vec<Passed>,
-    pub(crate) status: Status,
-    pub(crate) attempt: u32,
-    /// Of a terminal status.
-    pub(crate) outcome: Option<Outcome>,
-}
-
-/// What came of an errand. There is no failure: an errand is run until control has answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Delivered {
-    Taken,
-    /// Control took the end; its output could not be brought yet.
-    WithoutOutput,
-    /// Control is further than this status already.
-    Ahead,
-    /// Control has settled the invocation.
-    Settled,
-    /// Control does not know the execution: it was restored from a backup, or has pruned it.
-    Unknown,
-    /// Control knows the invocation, and not as ours.
-    Gone,
-}
-
-#[derive(Debug)]
-pub(crate) enum Input {
-    /// `recorded` is what the journal holds of it, unless the session knows it anyway.
-    Requested {
-        request: Box<ActionRequest>,
-        recorded: Option<Box<Recorded>>,
-        /// Its cancel arrived before it did.
-        cancelled: bool,
-        /// The rule of the node's policy that forbids it.
-        denied: Option<String>,
-    },
-    /// Control asks to cancel it. `settled` says that the journal knows it as settled long ago.
-    CancelAsked { execution: ExecutionId, settled: bool },
-    /// The journal could not take it: the reason code, and the reason in words.
-    Untaken {
-        execution: ExecutionId,
-        code: &'static str,
-        why: String,
-    },
-    Ended {
-        execution: ExecutionId,
-        outcome: Outcome,
-    },
-    Delivered {
-        execution: ExecutionId,
-        status: Status,
-        delivered: Delivered,
-    },
-    /// Nothing more is to be done for the output of an end that is told. `unknown` says that control does not know the
-    /// execution.
-    OutputSettled { execution: ExecutionId, unknown: bool },
-    /// Control was restored from a backup, and may have forgotten this end.
-    TellAgain(Box<Recorded>),
-    /// Control takes this daemon for the node's own.
-    Admitted,
-    /// Time has passed.
-    Woken,
-}
-
 /// What the journal could not take and what control has not heard of yet: only memory holds it, so there is a bound.
 const UNTAKEN_MAX: usize = 256;
-
-#[derive(Debug, Default)]
-#[must_use]
-pub(crate) struct Decision {
-    pub(crate) facts: Vec<Fact>,
-    pub(crate) effects: Vec<Effect>,
-}
-
-impl Decision {
-    /// Whether it says that this was cancelled.
-    pub(crate) fn cancels(&self, execution: ExecutionId) -> bool {
-        let says = |fact: &Fact| matches!(fact, Fact::CancelAsked { execution: id } if *id == execution);
-        self.facts.iter().any(says)
-    }
-}
 
 pub(crate) struct Session {
     running_max: usize,

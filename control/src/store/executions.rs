@@ -98,6 +98,8 @@ impl Tx {
                 .push_bind(step.hops().any(|(_, to)| to == Status::Started).then_some(now))
                 .push_bind(step.to.is_terminal().then_some(now));
         });
+        // Equality of the status would let PostgreSQL take the index by status for each step, and walk along the
+        // execution, as long as its statistics are of before the dispatch. What is left is found by the key alone.
         query
             .push(
                 ") UPDATE action_execution_target AS t
@@ -110,8 +112,8 @@ impl Tx {
             .push_bind(now)
             .push(
                 " FROM step
-                 WHERE t.execution_id = step.execution_id AND t.node_id = step.node_id AND t.status = step.was
-                   AND t.released_at IS NOT NULL",
+                 WHERE t.execution_id = step.execution_id AND t.node_id = step.node_id
+                   AND t.status IS NOT DISTINCT FROM step.was AND t.released_at IS NOT NULL",
             );
         Ok(query.build().execute(&mut self.0).await?)
     }
