@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    fn told(ended: Ended) -> (Status, Option<i32>, Option<String>) {
+    fn told(ended: Ended) -> (Status, Option<i64>, Option<String>) {
         let callback = Outcome::of(ended).callback();
         (callback.status, callback.exit_code, callback.error)
     }

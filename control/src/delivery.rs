@@ -211,8 +211,16 @@ async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, S
     let any = !rows.is_empty();
     for row in rows {
         cursor.read(row.id, now);
-        if let Some((node, owed)) = row.owed {
-            control.node_streams.push(node, owed, Instant::now());
+        match row.owed {
+            Some(Ok((node, owed))) => control.node_streams.push(node, owed, Instant::now()),
+            // Its node alone is not told: everybody else's news is behind it.
+            Some(Err(corrupt)) => {
+                log::error!(
+                    "A row of the outbox is passed over: {}",
+                    crate::error_chain(&corrupt)
+                );
+            }
+            None => {}
         }
     }
     Ok(any)

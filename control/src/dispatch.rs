@@ -23,7 +23,7 @@ use crate::{
     keys::{chance, token_hash},
     parameters, rolling,
     rollout::BadRollout,
-    store::{Detail, NewExecution, Project, StoreError, Tx},
+    store::{Claimed, Detail, NewExecution, Project, StoreError, Tx},
     target::BadTarget,
 };
 use ask::Ask;
@@ -47,6 +47,8 @@ pub(crate) enum DispatchError {
     BadRollout(#[from] BadRollout),
     #[error("the parameters have {0} bytes of JSON; the limit is {PARAMETERS_BYTES_MAX}")]
     ParametersTooLarge(usize),
+    #[error("parameter {0:?} has a zero byte in it, and no hook can be given one")]
+    ParametersWithNul(String),
     #[error("action {action} does not take these parameters: {why}")]
     ParametersRefused {
         action: ActionName,
@@ -151,52 +153,47 @@ pub(crate) async fn dispatch(
     requester: &Requester,
     request: DispatchRequest,
     once: Option<&Once>,
-    now: Timestamp,
 ) -> Result<Admitted, DispatchError> {
     let ask = Ask::parse(request)?;
-    let id = ExecutionId::mint(now, chance()?);
-    // With a key, the turn at writing is taken before the gates: a request that is sent again must not be refused for
-    // what has changed since, while the first is still under way.
-    let claimed = match once {
-        None => None,
-        Some(once) => match idempotency::claim(control, project, requester, once, id, now).await? {
-            ClaimOutcome::First(tx) => Some(tx),
+    let asked_at = Timestamp::now();
+    let id = ExecutionId::mint(asked_at, chance()?);
+    // The turn at writing is taken before the gates: no node goes out of service between its gate and its target, and a
+    // request that is sent again is not refused for what has changed since, while the first is still under way.
+    let mut tx = match once {
+        None => control.store.begin().await?,
+        Some(once) => match idempotency::claim(control, project, requester, once, id, asked_at).await? {
+            ClaimOutcome::First(tx) => tx,
             ClaimOutcome::Reused => return Err(DispatchError::KeyReused),
-            ClaimOutcome::Again(before) => {
-                let execution = answer(control, project, before.execution, before.dropped).await?;
-                return Ok(Admitted {
-                    execution,
-                    again: true,
-                });
-            }
+            ClaimOutcome::Again(before) => return admitted_before(control, project, before).await,
         },
     };
+    // It may have waited long for its turn, and its deadlines count from here.
+    let now = Timestamp::now();
     let cohort = cohort(control, project, requester, &ask).await?;
     let sifted = &cohort.sifted;
     let plan = match ask.check(&cohort) {
         Ok(plan) => plan,
         Err(refusal) => {
             // The turn at writing is given back first: the rows of the denials take one of their own.
-            drop(claimed);
+            drop(tx);
             audit::record(control, project.domain, &denials(requester, sifted), now).await?;
             return Err(refusal);
         }
     };
     let dropped = sifted.dropped();
-    let mut tx = match claimed {
-        Some(mut tx) => {
-            tx.note_dropped(id, &dropped).await?;
-            tx
-        }
-        None => control.store.begin().await?,
-    };
+    if once.is_some() {
+        tx.note_dropped(id, &dropped).await?;
+    }
     write(&mut tx, control, project, requester, (id, &ask, &cohort), now).await?;
     if let Some(plan) = &plan {
         // The first step is part of the dispatch: what has to be released at once waits for nobody.
         tx.insert_rollout(id, plan, now.plus(control.limits.rollout_max))
             .await?;
-        let _ = rolling::step(&mut tx, id, Timestamp::now()).await?;
+        let _ = rolling::step(&mut tx, id, now).await?;
     }
+    // Read before it is committed: whoever is told of a failure dispatches again, so nothing may fail after that.
+    let execution = tx.execution(project.id, id, Detail::WithoutOutput).await?;
+    let execution = execution.ok_or(StoreError::Sql(sqlx::Error::RowNotFound))?;
     tx.commit().await?;
     control.outbox_wake.notify_one();
     if plan.is_some() {
@@ -204,27 +201,29 @@ pub(crate) async fn dispatch(
     }
     control.metrics.dispatched(project.domain);
     log::info!(execution_id:% = id, action:% = ask.action, targets = sifted.survivors.len(); "Dispatched {} to {} nodes", ask.action, sifted.survivors.len());
-
-    let execution = answer(control, project, id, dropped).await?;
     Ok(Admitted {
-        execution,
+        execution: Execution { dropped, ..execution },
         again: false,
     })
 }
 
-/// The execution as it is now, and what the gates dropped when it was admitted.
-async fn answer(
+/// The execution of the first request as it is now, and what the gates dropped when it was admitted. It is kept as long as
+/// its key.
+async fn admitted_before(
     control: &Control,
     project: &Project,
-    id: ExecutionId,
-    dropped: Vec<Dropped>,
-) -> Result<Execution, DispatchError> {
+    before: Claimed,
+) -> Result<Admitted, DispatchError> {
     let execution = control
         .store
-        .execution(project.id, id, Detail::WithoutOutput)
+        .execution(project.id, before.execution, Detail::WithoutOutput)
         .await?
         .ok_or(StoreError::Sql(sqlx::Error::RowNotFound))?;
-    Ok(Execution { dropped, ..execution })
+    let dropped = before.dropped;
+    Ok(Admitted {
+        execution: Execution { dropped, ..execution },
+        again: true,
+    })
 }
 
 /// Header, targets and, without a rollout, outbox rows in one commit. The count of live executions is taken under the same

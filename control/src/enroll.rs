@@ -110,10 +110,15 @@ pub(crate) async fn enroll(
 ) -> Result<EnrollResponse, EnrollError> {
     check_host(request)?;
     let said = labels_of_the_node(&request.labels)?;
+    // Whoever shows what was never a token takes no turn at writing, for which nodes that report wait too.
+    let shown = token_hash(bearer);
+    if !bearer.starts_with(TokenKind::Bootstrap.prefix()) || !control.store.is_bootstrap_token(shown).await? {
+        return Err(EnrollError::TokenInvalid);
+    }
     let nsk = TokenKind::Nsk.mint()?;
     let mut tx = control.store.begin().await?;
     let token = tx
-        .bootstrap_token(token_hash(bearer))
+        .bootstrap_token(shown)
         .await?
         .ok_or(EnrollError::TokenInvalid)?;
     let project = control

@@ -210,7 +210,8 @@ impl Sifted {
             });
             let entry = &mut told[index];
             entry.count += 1;
-            if entry.sample.len() < SAMPLE_MAX {
+            // Whom the requester may not act on, they are not told the name of.
+            if entry.sample.len() < SAMPLE_MAX && *drop != FailedGate::InsufficientRelation {
                 entry.sample.push(*node);
             }
         }

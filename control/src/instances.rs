@@ -91,7 +91,8 @@ pub(crate) enum InstanceError {
     Store(#[from] StoreError),
 }
 
-/// What is known for moments only. Lost at a restart of control, it costs a copy some seconds.
+/// What is known for moments only. Of a contest the database has the end too, for other replicas and for a restart; the
+/// rest, when it is lost, costs a copy some seconds.
 #[derive(Default)]
 pub(crate) struct Instances(Mutex<Moments>);
 
@@ -115,11 +116,18 @@ enum Stranger {
 }
 
 impl Instances {
-    /// How long the node's daemon still gets no work.
-    pub(crate) fn contested_for(&self, node: NodeId, now: Timestamp) -> Option<Duration> {
+    /// How long the node's daemon still gets no work, by what is known here and by `read`, which came with its key.
+    pub(crate) fn contested_for(
+        &self,
+        node: NodeId,
+        read: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Duration> {
         let mut moments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         moments.contested_until.retain(|_, until| *until > now);
-        Some(now.until(*moments.contested_until.get(&node)?))
+        let here = moments.contested_until.get(&node).copied();
+        let until = here.max(read).filter(|until| *until > now)?;
+        Some(now.until(until))
     }
 
     fn contest(&self, node: NodeId, until: Timestamp) {
@@ -217,22 +225,27 @@ async fn follow(
 ) -> Result<(), InstanceError> {
     let node = owner.node;
     let mut tx = control.store.begin().await?;
+    // A stream may be what a lost network left, or a daemon that lives: that one would come back.
+    let beside_a_stream = control.is_connected(node, owner.replica);
+    let contested_until = beside_a_stream.then(|| now.plus(CONTEST));
     if !tx
-        .follow_instance(node, owner.instances.current, instance)
+        .follow_instance(node, owner.instances.current, (instance, contested_until))
         .await?
     {
-        // Two that follow at once. Two requests of one daemon are no contest; of two daemons, the next request of this one
-        // is judged by what the other made of it.
-        return match tx.instance_of(node).await? {
-            Some(known) if known == instance => Ok(()),
-            Some(_) | None => Err(InstanceError::Contested),
-        };
+        // Two that follow at once. Two requests of one daemon are no contest of their own; of two daemons, the next request
+        // of this one is judged by what the other made of it.
+        let (known, contested_until) = tx.instance_of(node).await?;
+        if known != Some(instance) {
+            return Err(InstanceError::Contested);
+        }
+        if let Some(until) = contested_until {
+            control.instances.contest(node, until);
+        }
+        return Ok(());
     }
-    let beside_a_stream = control.is_connected(node, owner.replica);
-    if beside_a_stream {
-        // It may be what a lost network left, or a daemon that lives: that one would come back. Before the commit, so
-        // that no request of the new one comes in between.
-        control.instances.contest(node, now.plus(CONTEST));
+    if let Some(until) = contested_until {
+        // Before the commit, so that no request of the new one comes in between.
+        control.instances.contest(node, until);
     }
     let subject = audit::node_subject(node);
     if let Some(warning) = warning {
@@ -381,12 +394,18 @@ mod tests {
         let instances = Instances::default();
         let node = NodeId::mint(Timestamp::from_millis(0), [1; 10]);
         let at = Timestamp::from_millis;
-        assert_eq!(instances.contested_for(node, at(0)), None);
-        instances.contest(node, at(5_000));
+        assert_eq!(instances.contested_for(node, None, at(0)), None);
+        // What another service noted.
         assert_eq!(
-            instances.contested_for(node, at(1_000)),
+            instances.contested_for(node, Some(at(5_000)), at(1_000)),
             Some(Duration::from_secs(4))
         );
-        assert_eq!(instances.contested_for(node, at(5_000)), None);
+        assert_eq!(instances.contested_for(node, Some(at(5_000)), at(5_000)), None);
+        instances.contest(node, at(5_000));
+        assert_eq!(
+            instances.contested_for(node, None, at(1_000)),
+            Some(Duration::from_secs(4))
+        );
+        assert_eq!(instances.contested_for(node, None, at(5_000)), None);
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct KeyOwner {
     pub(crate) signing_serial: u64,
     /// The service that holds its stream, of several.
     pub(crate) replica: Option<uuid::Uuid>,
+    /// Until when its daemon gets no work.
+    pub(crate) contested_until: Option<Timestamp>,
 }
 
 impl KeyOwner {
@@ -175,6 +177,7 @@ mod tests {
             machine_id: String::new(),
             signing_serial: 1,
             replica: None,
+            contested_until: None,
         }
     }
 

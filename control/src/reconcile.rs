@@ -14,7 +14,7 @@ use crate::{
     authz,
     control::Control,
     idempotency,
-    store::{Deadline, Overdue, StoreError, Tx},
+    store::{Deadline, Overdue, StoreError, Tx, Unconfirmed},
 };
 
 /// How often overdue executions are looked for.
@@ -124,12 +124,14 @@ async fn end_unconfirmed(
     control: &Control,
     tx: &mut Tx,
     (execution, domain): (ExecutionId, DomainId),
-    nodes: Vec<NodeId>,
+    nodes: Vec<Unconfirmed>,
     now: Timestamp,
 ) -> Result<(u64, bool), StoreError> {
-    let (there, away): (Vec<NodeId>, Vec<NodeId>) = nodes
-        .into_iter()
-        .partition(|node| control.node_streams.is_connected(*node));
+    let (mut there, mut away): (Vec<NodeId>, Vec<NodeId>) = (Vec::new(), Vec::new());
+    for Unconfirmed { node, replica } in nodes {
+        let connected = control.is_connected(node, replica);
+        if connected { &mut there } else { &mut away }.push(node);
+    }
     let mut ended = (0, false);
     for (nodes, why) in [(away, UNREACHABLE), (there, NOT_CONFIRMED)] {
         let (more, settled) = tx

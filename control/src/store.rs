@@ -50,6 +50,7 @@ use statement::query;
 
 pub(crate) use access::Presented;
 pub(crate) use backup::known_schema;
+pub(crate) use cancel::Unconfirmed;
 pub(crate) use deadlines::{Deadline, Overdue};
 pub(crate) use dispatch::NewExecution;
 pub(crate) use engine::{BadDatabaseUrl, Database};

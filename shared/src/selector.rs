@@ -66,15 +66,16 @@ impl Selector {
     /// The tree that the published preview operation shows.
     #[must_use]
     pub fn ast(&self) -> SelectorAst {
-        match &self.0[..] {
-            [only] => only.ast(),
-            terms => SelectorAst {
-                op: SelectorOp::And,
-                key: None,
-                value: None,
-                values: None,
-                children: Some(terms.iter().map(Term::ast).collect()),
-            },
+        let mut tests: Vec<SelectorAst> = self.0.iter().flat_map(Term::ast).collect();
+        if tests.len() == 1 {
+            return tests.remove(0);
+        }
+        SelectorAst {
+            op: SelectorOp::And,
+            key: None,
+            value: None,
+            values: None,
+            children: Some(tests),
         }
     }
 }
@@ -93,21 +94,25 @@ impl Term {
         }
     }
 
-    fn ast(&self) -> SelectorAst {
-        let (op, value, values) = match &self.test {
-            Test::Equals(v) => (SelectorOp::Eq, Some(v.clone()), None),
-            Test::Differs(v) => (SelectorOp::Neq, Some(v.clone()), None),
-            Test::In(vs) => (SelectorOp::In, None, Some(vs.clone())),
-            Test::NotIn(vs) => (SelectorOp::NotIn, None, Some(vs.clone())),
-            Test::Exists => (SelectorOp::Exists, None, None),
-            Test::Absent => (SelectorOp::Absent, None, None),
-        };
-        SelectorAst {
+    /// One test, or for `notin`, which the published tree has no word for, one for each value: none of them is it.
+    fn ast(&self) -> Vec<SelectorAst> {
+        let test = |op, value: Option<&String>, values: Option<&Vec<String>>| SelectorAst {
             op,
             key: Some(self.key.clone()),
-            value,
-            values,
+            value: value.cloned(),
+            values: values.cloned(),
             children: None,
+        };
+        match &self.test {
+            Test::Equals(value) => vec![test(SelectorOp::Eq, Some(value), None)],
+            Test::Differs(value) => vec![test(SelectorOp::Neq, Some(value), None)],
+            Test::In(values) => vec![test(SelectorOp::In, None, Some(values))],
+            Test::NotIn(values) => {
+                let differs = |value| test(SelectorOp::Neq, Some(value), None);
+                values.iter().map(differs).collect()
+            }
+            Test::Exists => vec![test(SelectorOp::Exists, None, None)],
+            Test::Absent => vec![test(SelectorOp::Absent, None, None)],
         }
     }
 }
@@ -326,6 +331,26 @@ mod tests {
         assert!(!matches("role notin (web,db)", "role=db"));
         assert!(matches("!role", "tier=1"));
         assert!(!matches("! role", "role=web"));
+    }
+
+    #[test]
+    fn the_tree_has_published_words_alone() {
+        let tree = |text: &str| serde_json::to_value(Selector::parse(text).unwrap().ast()).unwrap();
+        let differs = |value: &str| serde_json::json!({ "op": "neq", "key": "role", "value": value });
+        assert_eq!(tree("role notin (web)"), differs("web"));
+        assert_eq!(
+            tree("role notin (web,db)"),
+            serde_json::json!({ "op": "and", "children": [differs("web"), differs("db")] })
+        );
+        assert_eq!(
+            tree("tier in (1,2), role notin (web,db), !old"),
+            serde_json::json!({ "op": "and", "children": [
+                { "op": "in", "key": "tier", "values": ["1", "2"] },
+                differs("web"),
+                differs("db"),
+                { "op": "absent", "key": "old" },
+            ]})
+        );
     }
 
     #[test]

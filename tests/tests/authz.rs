@@ -6,7 +6,11 @@ use muster_shared::{
     time::Timestamp,
 };
 use muster_tests::{
-    Answer, Operator, contract::Contract, operator::client_with_ca, prelude::*, world::on_node,
+    Answer, Operator,
+    contract::Contract,
+    operator::client_with_ca,
+    prelude::*,
+    world::{on, on_node},
 };
 use reqwest::Method;
 
@@ -269,6 +273,91 @@ async fn a_check_answers_with_the_tuples_that_decided() {
     let own = format!("token:{}", stranger.about.id);
     let answer = check(&of_stranger, &own, "act", &project).await;
     assert_eq!(answer.reason, Reason::InsufficientRelation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_shown_a_node_that_they_may_not_act_on() {
+    let world = World::new().await;
+    let mut one = world
+        .node("one")
+        .labels("role=web")
+        .hook("greet", "#!/bin/sh\n")
+        .start()
+        .await;
+    let mut two = world
+        .node("two")
+        .labels("role=web")
+        .hook("greet", "#!/bin/sh\n")
+        .start()
+        .await;
+    one.replace_hook("greet", "#!/bin/sh\ntrue\n").await;
+    two.replace_hook("greet", "#!/bin/sh\ntrue\n").await;
+    let project = &world.operator.project;
+    let lists = [
+        (format!("/v1/nodes?project_id={project}"), "id"),
+        (world.operator.in_project("hooks"), "node_id"),
+        (
+            format!("/v1/integrity-violations?project_id={project}"),
+            "node_id",
+        ),
+    ];
+    let (deploy, stranger) = (issue(&world, "deploy").await, issue(&world, "stranger").await);
+    let subject = format!("token:{}", deploy.about.id);
+    grant(
+        &world.operator,
+        &subject,
+        "operator",
+        &format!("project:{project}"),
+    )
+    .await;
+    grant(
+        &world.operator,
+        &subject,
+        "excluded",
+        &format!("resource:{}", two.id),
+    )
+    .await;
+    let deploy = world.operator.with_token(&deploy.token);
+    let shown = async |operator: &Operator, list: &str, field: &str| {
+        let page: Value = operator.get(list).await.expect(200).json();
+        let items = page["items"].as_array().expect("a list").clone();
+        items
+            .into_iter()
+            .map(|item| item[field].clone())
+            .collect::<Vec<_>>()
+    };
+    for (list, field) in &lists {
+        let all = shown(&world.operator, list, field).await;
+        assert!(
+            [one.id, two.id].iter().all(|id| all.contains(&json!(id))),
+            "{list}: {all:?}"
+        );
+        assert_eq!(shown(&deploy, list, field).await, [json!(one.id)], "{list}");
+    }
+    let action: Value = deploy
+        .get(&deploy.in_project("actions/greet"))
+        .await
+        .expect(200)
+        .json();
+    let nodes = action["nodes"].as_array().expect("a list");
+    assert!(
+        nodes.len() == 1 && nodes[0]["node_id"] == json!(one.id),
+        "{action}"
+    );
+    // How many were left out is said, and not which.
+    let sent = deploy.dispatch(&on("ping", "role=web")).await;
+    assert_eq!(sent.targets.len(), 1);
+    assert!(
+        sent.dropped.len() == 1 && sent.dropped[0].count == 1 && sent.dropped[0].sample.is_empty(),
+        "{:?}",
+        sent.dropped
+    );
+
+    // Who was granted nothing has empty lists, where no project is named.
+    let stranger = world.operator.with_token(&stranger.token);
+    for list in ["/v1/nodes", "/v1/integrity-violations"] {
+        assert_eq!(shown(&stranger, list, "id").await, [json!(0); 0], "{list}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use muster_tests::{
     invariants::{check_durable, check_invariants},
     prelude::*,
     sse::Frames,
+    wait::PATIENCE,
     world::{OFTEN, on, on_node, target},
 };
 use reqwest::Method;
@@ -281,6 +282,43 @@ async fn a_newer_stream_at_another_replica_takes_the_place_of_the_older() {
             let _ = node.report(&request, &Callback::of(status)).await.expect(200);
         }
     }
+}
+
+/// A copy of a node's state directory follows the daemon that it was copied from, as a restarted one would.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_takes_the_place_of_one_that_is_connected_gets_no_work_from_any_replica() {
+    let Some(replicas) = Replicas::new(2).await else {
+        return;
+    };
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[]).await;
+    let (first, second) = (uuid::Uuid::from_u128(1), uuid::Uuid::from_u128(2));
+    let ask = |at: usize, method, path: &str, instance: uuid::Uuid, before: &str| {
+        let path = format!("/v1/nodes/{}/{path}", node.id);
+        node.through(&replicas.at(at))
+            .request(method, &path)
+            .header(INSTANCE_HEADER, instance.to_string())
+            .header(INSTANCES_BEFORE_HEADER, before)
+    };
+    let open = ask(0, Method::GET, "events", first, "").send().await;
+    let mut stream = Frames::of(open.expect("control answers"));
+    let _comment = tokio::time::timeout(PATIENCE, stream.next()).await;
+    let beat = json!({ "client_now": muster_shared::time::Timestamp::now(), "binary_checksum": "", "binary_version": "0.0.0", "nat_summary": {} });
+    let contested = async |at: usize| {
+        let ask = ask(at, Method::POST, "heartbeat", second, &first.to_string());
+        let answer: Value = Answer::to(ask.json(&beat)).await.expect(200).json();
+        answer["contested"] == json!(true)
+    };
+    until("both replicas know of the stream", async || {
+        let path = format!("/v1/nodes/{}", node.id);
+        let shown: NodeSummary = replicas.at(1).get(&path).await.expect(200).json();
+        shown.connected.then_some(())
+    })
+    .await;
+    assert!(contested(1).await, "the one that it asked first");
+    assert!(contested(0).await, "the other, which hears of it now");
+    let reports = ask(0, Method::PUT, "capabilities", second, &first.to_string()).json(&json!({}));
+    let _ = Answer::to(reports).await.refused(503, "node_contested");
 }
 
 // ---- at the same time

@@ -15,7 +15,7 @@ impl Outcome {
             Output::Spool { total_bytes, .. } => Some(total_bytes),
         };
         Callback {
-            exit_code: self.exit_code(),
+            exit_code: self.exit_code().map(i64::from),
             error: (!parts.is_empty()).then(|| cut(&parts.join("; "), ERROR_TEXT_BYTES_MAX)),
             output_total_bytes,
             ..Callback::of(self.status())

@@ -66,7 +66,7 @@ struct Ran {
     execution_id: ExecutionId,
     action: ActionName,
     status: Status,
-    exit_code: Option<i32>,
+    exit_code: Option<i64>,
     /// What control would show.
     error: Option<String>,
     /// The bytes that the action wrote, when more than `output` has.

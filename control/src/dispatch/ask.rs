@@ -9,6 +9,7 @@ use muster_shared::{
         TIMEOUT_SECONDS_MAX,
     },
 };
+use serde_json::Value;
 
 use super::DispatchError;
 use crate::{rollout::Steps, store::Order, target::Target};
@@ -60,6 +61,9 @@ impl Ask {
             if bytes > PARAMETERS_BYTES_MAX {
                 return Err(DispatchError::ParametersTooLarge(bytes));
             }
+            if let Some((name, _)) = parameters.iter().find(|(name, value)| has_nul(name, value)) {
+                return Err(DispatchError::ParametersWithNul(name.clone()));
+            }
         }
         Ok(Self {
             action,
@@ -80,6 +84,18 @@ impl Ask {
             None => Order::Id,
         }
     }
+}
+
+/// Whether there is a zero byte anywhere in it. A variable of the environment has none, nor has text in PostgreSQL. How deep
+/// it goes is bounded by whoever parsed it.
+fn has_nul(name: &str, value: &Value) -> bool {
+    name.contains('\0')
+        || match value {
+            Value::String(text) => text.contains('\0'),
+            Value::Array(items) => items.iter().any(|item| has_nul("", item)),
+            Value::Object(fields) => fields.iter().any(|(name, value)| has_nul(name, value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
 }
 
 #[cfg(test)]
@@ -126,5 +142,24 @@ mod tests {
             ..request()
         });
         assert!(matches!(ask, Err(DispatchError::ParametersTooLarge(n)) if n > PARAMETERS_BYTES_MAX));
+    }
+
+    #[test]
+    fn parameters_with_a_zero_byte_are_refused_wherever_it_is() {
+        for text in [
+            r#"{"a":"\u0000"}"#,
+            r#"{"a":[1,{"b":"x\u0000"}]}"#,
+            r#"{"a":{"b\u0000":1}}"#,
+            r#"{"a\u0000":1}"#,
+        ] {
+            let ask = Ask::parse(DispatchRequest {
+                parameters: Some(serde_json::from_str(text).unwrap()),
+                ..request()
+            });
+            assert!(
+                matches!(ask, Err(DispatchError::ParametersWithNul(name)) if name.starts_with('a')),
+                "{text}"
+            );
+        }
     }
 }

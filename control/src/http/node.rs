@@ -21,9 +21,9 @@ use muster_shared::{
     ids::{ExecutionId, NodeId},
     time::Timestamp,
     wire::{
-        CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest, CapabilityResponse,
-        EnrollRequest, HeartbeatRequest, HeartbeatResponse, VIOLATIONS_PER_REPORT_MAX, ViolationsRequest,
-        ViolationsResponse,
+        ARTIFACT_ID_BYTES_MAX, CALLBACK_TOKEN_HEADER, Callback, CallbackResponse, CapabilityManifest,
+        CapabilityResponse, EnrollRequest, HeartbeatRequest, HeartbeatResponse, VIOLATIONS_PER_REPORT_MAX,
+        ViolationsRequest, ViolationsResponse,
     },
 };
 
@@ -76,7 +76,7 @@ pub(super) async fn heartbeat(
     node.require_own_path("node_id_mismatch")?;
     let beat: HeartbeatRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
     let now = Timestamp::now();
-    let contested = control.instances.contested_for(node.id, now).is_some();
+    let contested = contested_for(&control, &node, now).is_some();
     if !contested {
         machine::note(&control, &node.key, &beat, now).await?;
         if let Some(serial) = beat.signing_serial {
@@ -143,6 +143,15 @@ pub(super) async fn violations(
             format!("a report has 1 to {VIOLATIONS_PER_REPORT_MAX} violations, not {count}"),
         ));
     }
+    for report in &request.violations {
+        let length = report.artifact_id.len();
+        if !(1..=ARTIFACT_ID_BYTES_MAX).contains(&length) {
+            return Err(ApiError::bad_request(
+                "invalid_body",
+                format!("an artifact_id has 1 to {ARTIFACT_ID_BYTES_MAX} bytes, not {length}"),
+            ));
+        }
+    }
     let now = Timestamp::now();
     integrity::record(&control, (node.id, node.domain), &request.violations, now).await?;
     let answer = ViolationsResponse {
@@ -205,10 +214,16 @@ pub(super) async fn callback(
 
 /// Whatever a copy says of its node would be false: it is not heard before it is clear that it is none.
 pub(super) fn uncontested(control: &Control, node: &Node) -> Result<(), InstanceError> {
-    match control.instances.contested_for(node.id, Timestamp::now()) {
+    match contested_for(control, node, Timestamp::now()) {
         Some(_) => Err(InstanceError::Contested),
         None => Ok(()),
     }
+}
+
+fn contested_for(control: &Control, node: &Node, now: Timestamp) -> Option<Duration> {
+    control
+        .instances
+        .contested_for(node.id, node.key.contested_until, now)
 }
 
 /// The execution must address this node, and the report must carry the invocation's token: asked before the body is
@@ -272,7 +287,11 @@ pub(super) async fn events(State(control): State<Shared>, node: Node) -> Result<
         },
     );
     log::debug!(node_id:% = node.id; "Node opens its stream");
-    Ok((event_stream_headers(), Sse::new(stream(control, node.id))).into_response())
+    Ok((
+        event_stream_headers(),
+        Sse::new(stream(control, node.id, node.key.contested_until)),
+    )
+        .into_response())
 }
 
 /// No proxy on the way may keep back or store what is on a stream.
@@ -299,7 +318,11 @@ fn retry_among(streams: usize) -> Duration {
     Duration::from_secs(streams.div_ceil(RETURNS_PER_SECOND) as u64).max(RETRY_MIN)
 }
 
-fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Event, Infallible>> {
+fn stream(
+    control: Arc<Control>,
+    node: NodeId,
+    contested_until: Option<Timestamp>,
+) -> impl Stream<Item = Result<Event, Infallible>> {
     async_stream::stream! {
         // Subscribed before looking: what commits in between comes twice rather than never.
         let Some(mut subscription) = control.node_streams.open(node) else { return };
@@ -309,7 +332,7 @@ fn stream(control: Arc<Control>, node: NodeId) -> impl Stream<Item = Result<Even
         if let Err(err) = control.store.announce(News::EndStream(node)).await {
             log::debug!(node_id:% = node; "Other replicas were not told of the stream: {}", error_chain(&err));
         }
-        if let Some(wait) = control.instances.contested_for(node, Timestamp::now()) {
+        if let Some(wait) = control.instances.contested_for(node, contested_until, Timestamp::now()) {
             control.stopped_within(wait).await;
             if !subscription.is_live() { return; }
         }

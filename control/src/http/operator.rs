@@ -94,15 +94,8 @@ async fn admit(
     once: Option<Once>,
 ) -> Result<Response, ApiError> {
     let InProject { operator, project } = caller;
-    let dispatched = dispatch::dispatch(
-        &control,
-        &project,
-        &operator.requester,
-        request,
-        once.as_ref(),
-        Timestamp::now(),
-    )
-    .await;
+    let dispatched =
+        dispatch::dispatch(&control, &project, &operator.requester, request, once.as_ref()).await;
     let admitted = match dispatched {
         Ok(admitted) => admitted,
         Err(err) => {
@@ -168,9 +161,10 @@ pub(super) async fn list_hooks(
     let after: Option<(String, NodeId)> = list.position(query.cursor.as_deref()).await?;
     let after = after.as_ref().map(|(name, node)| (name.as_str(), *node));
     let hooks = control.store.hook_states(project.id, after, limit + 1).await?;
-    Ok(Json(list.page(hooks, limit, |last| {
-        (last.name.to_string(), last.node_id)
-    })))
+    let mut page = list.page(hooks, limit, |last| (last.name.to_string(), last.node_id));
+    let grants = operator.requester.grants.in_project(project.domain, project.id);
+    page.items.retain(|hook| grants.may_act_on(hook.node_id));
+    Ok(Json(page))
 }
 
 pub(super) async fn get_action(
@@ -185,16 +179,19 @@ pub(super) async fn get_action(
         .store
         .action_on_nodes(caller.project.id, &name, ACTION_NODES_MAX + 1)
         .await?;
-    if nodes.is_empty() {
-        return Err(ApiError::new(
-            StatusCode::NOT_FOUND,
-            "action_not_found",
-            format!("no node of the project declares action {name}"),
-        ));
-    }
     let listed = usize::try_from(ACTION_NODES_MAX).unwrap_or(usize::MAX);
     let more = nodes.len() > listed;
     nodes.truncate(listed);
+    let InProject { operator, project } = &caller;
+    let grants = operator.requester.grants.in_project(project.domain, project.id);
+    nodes.retain(|node| grants.may_act_on(node.node_id));
+    if nodes.is_empty() && !more {
+        return Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            "action_not_found",
+            format!("no node that you may act on declares action {name}"),
+        ));
+    }
     Ok(Json(ActionDetail { name, more, nodes }))
 }
 

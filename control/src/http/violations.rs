@@ -67,7 +67,16 @@ pub(super) async fn list(
         before,
     };
     let rows = control.store.violations(&projects, &filter, limit + 1).await?;
-    Ok(Json(list.page(rows, limit, |last| last.id)))
+    let Page { items, next_cursor } = list.page(rows, limit, |(last, _)| last.id);
+    let items = items
+        .into_iter()
+        .filter(|(row, project)| {
+            let grants = operator.requester.grants.in_project(row.domain_id, *project);
+            grants.may_act_on(row.node_id)
+        })
+        .map(|(row, _)| row)
+        .collect();
+    Ok(Json(Page { items, next_cursor }))
 }
 
 /// A violation of a node that the operator may not act on answers as one that does not exist.

@@ -101,14 +101,11 @@ impl Store {
     pub(crate) async fn tuples_about(&self, subjects: &[String]) -> Result<Vec<Tuple>, StoreError> {
         let mut query = QueryBuilder::new(
             "WITH RECURSIVE held (domain_id, subject, depth) AS (
-                 SELECT domain_id, subject, 0 FROM relation_tuple WHERE subject IN (",
+                 SELECT domain_id, subject, 0 FROM relation_tuple WHERE ",
         );
-        let mut list = query.separated(", ");
-        for subject in subjects {
-            list.push_bind(subject);
-        }
+        query.push_in("subject", subjects);
         query.push(
-            ")
+            "
                  UNION
                  SELECT t.domain_id, t.resource || '#member', held.depth + 1
                  FROM held JOIN relation_tuple t ON t.domain_id = held.domain_id AND t.subject = held.subject

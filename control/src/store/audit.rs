@@ -9,7 +9,7 @@ use muster_shared::{
 use super::{
     CorruptRow, Store, StoreError, Tx,
     rows::{Reader, Row},
-    statement::{QueryBuilder, query},
+    statement::{QueryBuilder, query, storable},
 };
 use crate::audit::Entry;
 
@@ -76,11 +76,12 @@ impl Tx {
                         domain_id: domain,
                         seq: last.seq + 1,
                         at: now,
-                        subject: entry.subject.to_owned(),
+                        // As it will be read again: the hash is of that.
+                        subject: storable(entry.subject),
                         relation: entry.relation.to_owned(),
-                        resource: entry.resource.clone(),
+                        resource: storable(&entry.resource),
                         outcome: entry.outcome.as_str().to_owned(),
-                        detail: entry.detail.clone(),
+                        detail: entry.detail.as_deref().map(storable),
                         correlation_id: entry.correlation,
                         previous_hash: last.hash,
                         hash: GENESIS,

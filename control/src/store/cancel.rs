@@ -5,12 +5,12 @@ use muster_shared::{
     status::Status,
     time::Timestamp,
 };
+use uuid::Uuid;
 
 use super::{
     News, Owed, Pool, ROWS_PER_INSERT, Store, StoreError, Tx,
-    executions::Ended,
     outbox::{OwedTo, about, by_node},
-    rows::{Reader, nodes_of},
+    rows::{Reader, Row, nodes_of},
     statement::{QueryBuilder, query},
 };
 
@@ -63,30 +63,17 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(u64, bool), StoreError> {
-        let (mut ended, mut held) = (0, 0);
+        let cancelled = Status::Cancelled;
+        let mut ended = Vec::new();
         for nodes in nodes.chunks(ROWS_PER_INSERT) {
-            let mut events = events_of_cancelled(execution, why, now);
-            push_statuses(&mut events, from);
-            push_nodes(&mut events, nodes);
-            events.build().execute(&mut self.0).await?;
-
-            let mut update = cancelled(execution, why, now);
-            push_statuses(&mut update, from);
-            push_nodes(&mut update, nodes);
-            update.push(" RETURNING node_id, released_at");
-            for row in update.build().fetch_all(&mut self.0).await? {
-                let row = Reader::new(&row, "action_execution_target", "node_id");
-                ended += 1;
-                held += u64::from(row.at_opt("released_at")?.is_none());
-            }
+            let which = |query: &mut QueryBuilder| {
+                push_statuses(query, from);
+                push_nodes(query, nodes);
+            };
+            ended.extend(self.end_targets(execution, (cancelled, why), which, now).await?);
         }
-        let count = Ended {
-            targets: ended,
-            failed: 0,
-            held,
-        };
-        let settled = ended > 0 && self.count_down(execution, count, now).await?;
-        Ok((ended, settled))
+        let settled = self.count_ended(execution, cancelled, &ended, now).await?;
+        Ok((ended.len() as u64, settled))
     }
 
     /// Notes that these nodes are to be asked, with an outbox row for each. One that was asked before keeps its first
@@ -128,16 +115,17 @@ impl Tx {
         &mut self,
         execution: ExecutionId,
         by: Timestamp,
-    ) -> Result<Vec<NodeId>, StoreError> {
+    ) -> Result<Vec<Unconfirmed>, StoreError> {
         let rows = query(
-            "SELECT node_id FROM action_execution_target
-             WHERE execution_id = $1 AND expires_at <= $2 AND cancel_requested_at IS NOT NULL AND ended_at IS NULL",
+            "SELECT t.node_id, node.replica_id FROM action_execution_target t JOIN node ON node.id = t.node_id
+             WHERE t.execution_id = $1 AND t.expires_at <= $2
+               AND t.cancel_requested_at IS NOT NULL AND t.ended_at IS NULL",
         )
         .bind(execution.uuid())
         .bind(by)
         .fetch_all(&mut self.0)
         .await?;
-        Ok(nodes_of(&rows)?)
+        unconfirmed(&rows)
     }
 
     /// The nodes of one execution that were asked to cancel it at `by` or before, and have not said how it ended.
@@ -145,17 +133,36 @@ impl Tx {
         &mut self,
         execution: ExecutionId,
         by: Timestamp,
-    ) -> Result<Vec<NodeId>, StoreError> {
+    ) -> Result<Vec<Unconfirmed>, StoreError> {
         let rows = query(
-            "SELECT node_id FROM action_execution_target
-             WHERE execution_id = $1 AND cancel_requested_at <= $2 AND cancel_requested_at IS NOT NULL AND ended_at IS NULL",
+            "SELECT t.node_id, node.replica_id FROM action_execution_target t JOIN node ON node.id = t.node_id
+             WHERE t.execution_id = $1 AND t.cancel_requested_at <= $2
+               AND t.cancel_requested_at IS NOT NULL AND t.ended_at IS NULL",
         )
         .bind(execution.uuid())
         .bind(by)
         .fetch_all(&mut self.0)
         .await?;
-        Ok(nodes_of(&rows)?)
+        unconfirmed(&rows)
     }
+}
+
+/// A node that was asked to cancel something and has not said how it ended.
+pub(crate) struct Unconfirmed {
+    pub(crate) node: NodeId,
+    /// Which service holds its stream, if one does.
+    pub(crate) replica: Option<Uuid>,
+}
+
+fn unconfirmed(rows: &[Row]) -> Result<Vec<Unconfirmed>, StoreError> {
+    let read = |row| {
+        let row = Reader::new(row, "node", "node_id");
+        Ok(Unconfirmed {
+            node: row.id("node_id")?,
+            replica: row.get("replica_id")?,
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// Every invocation that these nodes are to cancel and have not ended, and those that ended as cancelled although they may
@@ -229,44 +236,14 @@ impl Store {
     }
 }
 
-/// The events of what [`cancelled`] ends, up to the conditions on the targets.
-pub(super) fn events_of_cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder {
-    let mut events = QueryBuilder::new(
-        "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at)
-         SELECT execution_id, node_id, status, 'cancelled', ",
-    );
-    events.push_bind(why.to_owned()).push(", ");
-    events.push_bind(now);
-    events
-        .push(" FROM action_execution_target WHERE execution_id = ")
-        .push_bind(execution.uuid());
-    events
-}
-
-/// The end of targets as `cancelled`, up to the conditions on them.
-pub(super) fn cancelled(execution: ExecutionId, why: &str, now: Timestamp) -> QueryBuilder {
-    let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = 'cancelled', error = ");
-    update.push_bind(why.to_owned());
-    update.push(", updated_at = ").push_bind(now);
-    update.push(", ended_at = ").push_bind(now);
-    update.push(" WHERE execution_id = ").push_bind(execution.uuid());
-    update
-}
-
 fn push_statuses(query: &mut QueryBuilder, statuses: &[Status]) {
-    query.push(" AND status IN (");
-    let mut list = query.separated(", ");
-    for status in statuses {
-        list.push_bind(status.as_str());
-    }
-    query.push(")");
+    query
+        .push(" AND ")
+        .push_in("status", statuses.iter().map(|status| status.as_str()));
 }
 
 fn push_nodes(query: &mut QueryBuilder, nodes: &[NodeId]) {
-    query.push(" AND node_id IN (");
-    let mut list = query.separated(", ");
-    for node in nodes {
-        list.push_bind(node.uuid());
-    }
-    query.push(")");
+    query
+        .push(" AND ")
+        .push_in("node_id", nodes.iter().map(|node| node.uuid()));
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use muster_shared::{
     ids::{DomainId, ExecutionId, NodeId},
+    status::Status,
     time::Timestamp,
 };
 
 use super::{
     Store, StoreError, Tx,
-    executions::Ended,
-    rows::{Reader, nodes_of},
+    rows::Reader,
     statement::{QueryBuilder, query},
 };
 
@@ -41,33 +41,11 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(Vec<NodeId>, bool), StoreError> {
-        let mut events = QueryBuilder::new(
-            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at)
-             SELECT execution_id, node_id, status, 'timeout', ",
-        );
-        events.push_bind(why.to_owned()).push(", ").push_bind(now);
-        events
-            .push(" FROM action_execution_target WHERE execution_id = ")
-            .push_bind(execution.uuid());
-        push_passed(&mut events, deadline, by);
-        events.build().execute(&mut self.0).await?;
-
-        let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = 'timeout', error = ");
-        update.push_bind(why.to_owned());
-        update.push(", updated_at = ").push_bind(now);
-        update.push(", ended_at = ").push_bind(now);
-        update.push(" WHERE execution_id = ").push_bind(execution.uuid());
-        push_passed(&mut update, deadline, by);
-        update.push(" RETURNING node_id");
-        let rows = update.build().fetch_all(&mut self.0).await?;
-        let ended = nodes_of(&rows)?;
-        let count = Ended {
-            targets: ended.len() as u64,
-            failed: ended.len() as u64,
-            held: 0,
-        };
-        let settled = !ended.is_empty() && self.count_down(execution, count, now).await?;
-        Ok((ended, settled))
+        let timeout = Status::Timeout;
+        let passed = |query: &mut QueryBuilder| push_passed(query, deadline, by);
+        let ended = self.end_targets(execution, (timeout, why), passed, now).await?;
+        let settled = self.count_ended(execution, timeout, &ended, now).await?;
+        Ok((ended.into_iter().map(|target| target.node).collect(), settled))
     }
 
     /// Notes when a deadline of a target may pass next: while a node has it, when the report grace is over too.

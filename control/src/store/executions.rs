@@ -23,7 +23,7 @@ pub(crate) struct Advance<'a> {
     /// On its way, each a step with an event of its own.
     pub(crate) through: &'a [Passed],
     pub(crate) to: Status,
-    pub(crate) exit_code: Option<i32>,
+    pub(crate) exit_code: Option<i64>,
     pub(crate) error: Option<&'a str>,
     pub(crate) output: Option<&'a OutputRef>,
     pub(crate) output_bytes: Option<u64>,
@@ -162,8 +162,70 @@ impl Tx {
         Ok(())
     }
 
+    /// Ends those targets of one execution that a condition names, for whatever reason is not a report of theirs, each with
+    /// its event. The header is for [`Tx::count_ended`].
+    pub(super) async fn end_targets(
+        &mut self,
+        execution: ExecutionId,
+        (to, why): (Status, &str),
+        which: impl Fn(&mut QueryBuilder),
+        now: Timestamp,
+    ) -> Result<Vec<EndedTarget>, StoreError> {
+        let mut events = QueryBuilder::new(
+            "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, detail, at)
+             SELECT execution_id, node_id, status, ",
+        );
+        events.push_bind(to.as_str()).push(", ");
+        events.push_bind(why).push(", ").push_bind(now);
+        events
+            .push(" FROM action_execution_target WHERE execution_id = ")
+            .push_bind(execution.uuid());
+        which(&mut events);
+        events.push(" ORDER BY rollout_position, node_id");
+        events.build().execute(&mut self.0).await?;
+
+        let mut update = QueryBuilder::new("UPDATE action_execution_target SET status = ");
+        update.push_bind(to.as_str());
+        update.push(", error = ").push_bind(why);
+        update.push(", updated_at = ").push_bind(now);
+        update.push(", ended_at = ").push_bind(now);
+        update.push(" WHERE execution_id = ").push_bind(execution.uuid());
+        which(&mut update);
+        update.push(" RETURNING node_id, released_at");
+        let rows = update.build().fetch_all(&mut self.0).await?;
+        rows.iter()
+            .map(|row| {
+                let row = Reader::new(row, "action_execution_target", "node_id");
+                Ok(EndedTarget {
+                    node: row.id("node_id")?,
+                    held: row.at_opt("released_at")?.is_none(),
+                })
+            })
+            .collect()
+    }
+
+    /// Takes what [`Tx::end_targets`] ended off the header's count. Answers whether that settled it.
+    pub(super) async fn count_ended(
+        &mut self,
+        execution: ExecutionId,
+        to: Status,
+        ended: &[EndedTarget],
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        if ended.is_empty() {
+            return Ok(false);
+        }
+        let targets = ended.len() as u64;
+        let count = Ended {
+            targets,
+            failed: if is_failure(to) { targets } else { 0 },
+            held: ended.iter().filter(|target| target.held).count() as u64,
+        };
+        self.count_down(execution, count, now).await
+    }
+
     /// Takes ended targets off the header's count; the last one settles it as the fold of all.
-    pub(super) async fn count_down(
+    async fn count_down(
         &mut self,
         execution: ExecutionId,
         ended: Ended,
@@ -207,14 +269,21 @@ impl Tx {
     }
 }
 
+/// A target that ended without a report.
+pub(super) struct EndedTarget {
+    pub(super) node: NodeId,
+    /// It was never released.
+    held: bool,
+}
+
 /// Targets that ended together.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Ended {
-    pub(super) targets: u64,
+struct Ended {
+    targets: u64,
     /// How many of them as `failed` or `timeout`.
-    pub(super) failed: u64,
+    failed: u64,
     /// How many of them were held.
-    pub(super) held: u64,
+    held: u64,
 }
 
 /// What a rollout counts against `max_failures`: what an operator took back is not one.

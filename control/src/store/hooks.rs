@@ -332,20 +332,17 @@ impl Store {
             .collect()
     }
 
+    /// A page of violations, newest first, each with the project of its node.
     pub(crate) async fn violations(
         &self,
         projects: &[ProjectId],
         filter: &ViolationFilter<'_>,
         limit: u32,
-    ) -> Result<Vec<ViolationRow>, StoreError> {
+    ) -> Result<Vec<(ViolationRow, ProjectId)>, StoreError> {
         let mut query = QueryBuilder::new(
-            "SELECT v.* FROM integrity_violation v JOIN node ON node.id = v.node_id WHERE node.project_id IN (",
+            "SELECT v.*, node.project_id FROM integrity_violation v JOIN node ON node.id = v.node_id WHERE ",
         );
-        let mut list = query.separated(", ");
-        for project in projects {
-            list.push_bind(project.uuid());
-        }
-        query.push(")");
+        query.push_in("node.project_id", projects.iter().map(|project| project.uuid()));
         if let Some(node) = filter.node {
             query.push(" AND v.node_id = ").push_bind(node.uuid());
         }
@@ -362,7 +359,8 @@ impl Store {
             .push(" ORDER BY v.id DESC LIMIT ")
             .push_bind(i64::from(limit));
         let rows = query.build().fetch_all(&self.read).await?;
-        Ok(rows.iter().map(read_violation).collect::<Result<_, _>>()?)
+        let with_project = |row| Ok((read_violation(row)?, project_of(row)?));
+        rows.iter().map(with_project).collect()
     }
 
     /// One violation, and the project of its node.
@@ -374,9 +372,12 @@ impl Store {
         .fetch_optional(&self.read)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let project = Reader::new(&row, "node", "id").id("project_id")?;
-        Ok(Some((read_violation(&row)?, project)))
+        Ok(Some((read_violation(&row)?, project_of(&row)?)))
     }
+}
+
+fn project_of(row: &Row) -> Result<ProjectId, CorruptRow> {
+    Reader::new(row, "node", "id").id("project_id")
 }
 
 fn read_violation(row: &Row) -> Result<ViolationRow, CorruptRow> {

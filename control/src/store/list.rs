@@ -11,7 +11,7 @@ use muster_shared::{
 };
 
 use super::{
-    CorruptRow, ExecutionHeader, Store, StoreError,
+    CorruptRow, ExecutionHeader, Store, StoreError, Tx,
     engine::Transaction,
     header::HEADER_COLUMNS,
     nodes::push_selector,
@@ -82,18 +82,9 @@ impl Store {
         detail: Detail,
     ) -> Result<Option<Execution>, StoreError> {
         let mut snapshot = self.read.snapshot().await?;
-        let Some(header) = Self::header_from(&mut snapshot, project, id).await? else {
-            return Ok(None);
-        };
-        let counts = target_counts(&mut snapshot, &[id]).await?.remove(&id);
-        let targets = targets_after(&mut snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
-        let rollout = Self::rollouts_from(&mut snapshot, [id]).await?.remove(&id);
+        let execution = execution_from(&mut snapshot, project, id, detail).await?;
         snapshot.commit().await?;
-        Ok(Some(header.into_wire(
-            counts.unwrap_or_default(),
-            targets,
-            rollout,
-        )))
+        Ok(execution)
     }
 
     /// A page of the targets of an execution, in the order of their nodes' ids.
@@ -291,6 +282,37 @@ fn read_target(row: &Row, detail: Detail) -> Result<ExecutionTarget, CorruptRow>
     })
 }
 
+impl Tx {
+    /// The same as [`Store::execution`], with what this transaction has written.
+    pub(crate) async fn execution(
+        &mut self,
+        project: ProjectId,
+        id: ExecutionId,
+        detail: Detail,
+    ) -> Result<Option<Execution>, StoreError> {
+        execution_from(&mut self.0, project, id, detail).await
+    }
+}
+
+async fn execution_from(
+    snapshot: &mut Snapshot,
+    project: ProjectId,
+    id: ExecutionId,
+    detail: Detail,
+) -> Result<Option<Execution>, StoreError> {
+    let Some(header) = Store::header_from(snapshot, project, id).await? else {
+        return Ok(None);
+    };
+    let counts = target_counts(snapshot, &[id]).await?.remove(&id);
+    let targets = targets_after(snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
+    let rollout = Store::rollouts_from(snapshot, [id]).await?.remove(&id);
+    Ok(Some(header.into_wire(
+        counts.unwrap_or_default(),
+        targets,
+        rollout,
+    )))
+}
+
 async fn target_counts(
     snapshot: &mut Snapshot,
     executions: &[ExecutionId],
@@ -300,14 +322,11 @@ async fn target_counts(
         return Ok(HashMap::new());
     }
     let mut query = QueryBuilder::new(
-        "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE execution_id IN (",
+        "SELECT execution_id, status, count(*) AS targets FROM action_execution_target WHERE ",
     );
-    let mut list = query.separated(", ");
-    for id in executions {
-        list.push_bind(id.uuid());
-    }
+    query.push_in("execution_id", executions.iter().map(|id| id.uuid()));
     let rows = query
-        .push(") GROUP BY execution_id, status")
+        .push(" GROUP BY execution_id, status")
         .build()
         .fetch_all(snapshot)
         .await?;

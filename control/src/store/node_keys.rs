@@ -33,7 +33,7 @@ async fn key_owners(pool: Pool, asked: Vec<Digest>) -> Result<Found<Digest, KeyO
         query.push(
             ") SELECT asked.hash AS shown, id, domain_id, decommissioned_at, created_at, nsk_hash, nsk_next_hash,
                  nsk_previous_until, nsk_since, nsk_asked_at, instance, instance_before, instance_copy, last_seen_at,
-                 hostname, machine_id, signing_serial, replica_id
+                 hostname, machine_id, signing_serial, replica_id, contested_until
              FROM asked CROSS JOIN node
              WHERE nsk_hash = asked.hash OR nsk_next_hash = asked.hash OR nsk_previous_hash = asked.hash",
         );
@@ -74,6 +74,7 @@ fn key_owner(row: &Reader<'_>, shown: Digest) -> Result<KeyOwner, CorruptRow> {
         hostname: row.get("hostname")?,
         machine_id: row.get("machine_id")?,
         replica: row.get("replica_id")?,
+        contested_until: row.at_opt("contested_until")?,
         signing_serial: row.number("signing_serial")?,
     })
 }

@@ -101,24 +101,14 @@ pub(super) fn push_selector(query: &mut QueryBuilder, selector: &Selector) {
             .push(HAS)
             .push_bind(term.key.clone());
         if !values.is_empty() {
-            query.push(" AND l.value IN (");
-            let mut list = query.separated(", ");
-            for value in values {
-                list.push_bind(value.clone());
-            }
-            query.push(")");
+            query.push(" AND ").push_in("l.value", values);
         }
         query.push(")");
     }
 }
 
 fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
-    query.push("node.project_id IN (");
-    let mut list = query.separated(", ");
-    for project in projects {
-        list.push_bind(project.uuid());
-    }
-    query.push(")");
+    query.push_in("node.project_id", projects.iter().map(|project| project.uuid()));
 }
 
 /// The candidates so far. Nodes that declare the same share one copy of it.
@@ -228,8 +218,8 @@ impl Store {
 
     /// What these nodes are called, by name.
     pub(crate) async fn preview_targets(&self, nodes: &[NodeId]) -> Result<Vec<PreviewTarget>, StoreError> {
-        let rows = in_nodes("SELECT id, name FROM node WHERE id IN (", nodes)
-            .push(") ORDER BY name, id")
+        let rows = in_nodes("SELECT id, name FROM node WHERE ", "id", nodes)
+            .push(" ORDER BY name, id")
             .build()
             .fetch_all(&self.read)
             .await?;
@@ -298,10 +288,11 @@ impl Store {
         let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
         for chunk in ids.chunks(ROWS_PER_INSERT) {
             let labels = in_nodes(
-                "SELECT node_id, key, value FROM node_label WHERE node_id IN (",
+                "SELECT node_id, key, value FROM node_label WHERE ",
+                "node_id",
                 chunk,
             )
-            .push(") ORDER BY node_id, key")
+            .push(" ORDER BY node_id, key")
             .build()
             .fetch_all(&self.read)
             .await?;
@@ -314,10 +305,11 @@ impl Store {
             let actions = in_nodes(
                 "SELECT a.node_id, a.name, a.kind, a.digest, a.denied, b.digest AS baseline FROM node_action a
                  LEFT JOIN hook_baseline b ON b.node_id = a.node_id AND b.hook = a.name
-                 WHERE a.node_id IN (",
+                 WHERE ",
+                "a.node_id",
                 chunk,
             )
-            .push(") ORDER BY a.node_id, a.name")
+            .push(" ORDER BY a.node_id, a.name")
             .build()
             .fetch_all(&self.read)
             .await?;
@@ -367,12 +359,9 @@ impl Store {
     }
 }
 
-fn in_nodes(begin: &'static str, nodes: &[NodeId]) -> QueryBuilder {
+fn in_nodes(begin: &'static str, column: &str, nodes: &[NodeId]) -> QueryBuilder {
     let mut query = QueryBuilder::new(begin);
-    let mut list = query.separated(", ");
-    for node in nodes {
-        list.push_bind(node.uuid());
-    }
+    query.push_in(column, nodes.iter().map(|node| node.uuid()));
     query
 }
 

@@ -17,11 +17,11 @@ use super::{
 use crate::{outbox::Cursor, rollout::Deadlines};
 
 /// One row of the outbox, with what its frame needs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct OutboxRow {
     pub(crate) id: i64,
     /// `None` when there is nothing left to send: the target has moved on, or has expired.
-    pub(crate) owed: Option<(NodeId, Owed)>,
+    pub(crate) owed: Option<Result<(NodeId, Owed), CorruptRow>>,
 }
 
 /// Something a node is to be told.
@@ -210,41 +210,15 @@ impl Store {
             .push_bind(cursor.after());
         let missing = cursor.missing();
         if !missing.is_empty() {
-            query.push(" OR o.id IN (");
-            let mut list = query.separated(", ");
-            for id in missing {
-                list.push_bind(id);
-            }
-            query.push(")");
+            query.push(" OR ").push_in("o.id", missing);
         }
         query.push(" ORDER BY o.id LIMIT ").push_bind(i64::from(limit));
         let rows = query.build().fetch_all(&self.read).await?;
         rows.iter()
-            .map(|raw| {
-                let row = Reader::new(raw, "outbox", "node_id");
-                let node: NodeId = row.id("node_id")?;
-                let owed = match row.get::<&str>("event_type")? {
-                    "action_request" => {
-                        let owed = owed_action(raw)?;
-                        let wanted = match &owed {
-                            Owed::Action { deadlines, .. } => {
-                                row.parsed::<Status>("status")? == Status::Pending
-                                    && deadlines.deliver_by > now
-                            }
-                            Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => false,
-                        };
-                        wanted.then_some(owed)
-                    }
-                    "action_cancel" => {
-                        let ended = row.parsed::<Status>("status")?.is_terminal();
-                        let execution = Reader::new(raw, "action_execution", "id").id("id")?;
-                        (!ended).then_some(Owed::Cancel { execution })
-                    }
-                    _ => Some(owed_baseline(raw)?),
-                };
+            .map(|row| {
                 Ok(OutboxRow {
-                    id: row.get("outbox_id")?,
-                    owed: owed.map(|owed| (node, owed)),
+                    id: Reader::new(row, "outbox", "node_id").get("outbox_id")?,
+                    owed: still_owed(row, now).transpose(),
                 })
             })
             .collect()
@@ -272,6 +246,31 @@ impl Store {
         .await?;
         Ok(nodes_of(&rows)?)
     }
+}
+
+/// What a row of the outbox has its node told, unless that is over.
+fn still_owed(raw: &Row, now: Timestamp) -> Result<Option<(NodeId, Owed)>, CorruptRow> {
+    let row = Reader::new(raw, "outbox", "node_id");
+    let owed = match row.get::<&str>("event_type")? {
+        "action_request" => {
+            let owed = owed_action(raw)?;
+            let wanted = match &owed {
+                Owed::Action { deadlines, .. } => {
+                    row.parsed::<Status>("status")? == Status::Pending && deadlines.deliver_by > now
+                }
+                Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => false,
+            };
+            wanted.then_some(owed)
+        }
+        "action_cancel" => {
+            let ended = row.parsed::<Status>("status")?.is_terminal();
+            let execution = Reader::new(raw, "action_execution", "id").id("id")?;
+            (!ended).then_some(Owed::Cancel { execution })
+        }
+        _ => Some(owed_baseline(raw)?),
+    };
+    let node = row.id("node_id")?;
+    Ok(owed.map(|owed| (node, owed)))
 }
 
 impl Tx {

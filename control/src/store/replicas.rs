@@ -63,12 +63,12 @@ impl Tx {
         let teller = self.1.teller;
         for nodes in in_powers(here) {
             let mut update = QueryBuilder::new("UPDATE node SET replica_id = ");
-            update.push_bind(teller).push(" WHERE id IN (");
+            update.push_bind(teller).push(" WHERE ");
             push_ids(&mut update, nodes).execute(&mut self.0).await?;
         }
         for nodes in in_powers(gone) {
             let mut update = QueryBuilder::new("UPDATE node SET replica_id = NULL WHERE replica_id = ");
-            update.push_bind(teller).push(" AND id IN (");
+            update.push_bind(teller).push(" AND ");
             push_ids(&mut update, nodes).execute(&mut self.0).await?;
         }
         Ok(())
@@ -76,9 +76,5 @@ impl Tx {
 }
 
 fn push_ids(query: &mut QueryBuilder, nodes: &[NodeId]) -> super::statement::Statement {
-    let mut list = query.separated(", ");
-    for node in nodes {
-        list.push_bind(node.uuid());
-    }
-    query.push(")").build()
+    query.push_in("id", nodes.iter().map(|node| node.uuid())).build()
 }

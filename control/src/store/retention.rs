@@ -291,21 +291,15 @@ impl Tx {
             return Ok(());
         }
         let mut query = QueryBuilder::new("DELETE FROM output_garbage WHERE bucket = ");
-        query.push_bind(bucket.to_owned()).push(" AND object_key IN (");
-        let mut list = query.separated(", ");
-        for key in keys {
-            list.push_bind(key.clone());
-        }
-        query.push(")").build().execute(&mut self.0).await?;
+        query
+            .push_bind(bucket.to_owned())
+            .push(" AND ")
+            .push_in("object_key", keys);
+        query.build().execute(&mut self.0).await?;
         Ok(())
     }
 }
 
 fn push_ids(query: &mut QueryBuilder, column: &str, executions: &[ExecutionId]) {
-    query.push(column).push(" IN (");
-    let mut list = query.separated(", ");
-    for id in executions {
-        list.push_bind(id.uuid());
-    }
-    query.push(")");
+    query.push_in(column, executions.iter().map(|id| id.uuid()));
 }

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 
 use muster_shared::{
     ids::{DomainId, ExecutionId, NodeId},
+    status::Status,
     time::Timestamp,
     wire::{Rollout, RolloutPlan},
 };
 
 use super::{
     CorruptRow, News, Store, StoreError, Tx,
-    cancel::{cancelled, events_of_cancelled},
     engine::Transaction,
-    executions::Ended,
     rows::{Reader, Row, nodes_of, to_json},
     statement::{QueryBuilder, query},
 };
@@ -206,20 +205,13 @@ impl Tx {
         why: &str,
         now: Timestamp,
     ) -> Result<(u64, bool), StoreError> {
-        let mut events = events_of_cancelled(execution, why, now);
-        events.push(HELD).push(" ORDER BY rollout_position");
-        events.build().execute(&mut self.0).await?;
-
-        let mut update = cancelled(execution, why, now);
-        update.push(HELD);
-        let ended = update.build().execute(&mut self.0).await?;
-        let count = Ended {
-            targets: ended,
-            failed: 0,
-            held: ended,
+        let cancelled = Status::Cancelled;
+        let held = |query: &mut QueryBuilder| {
+            query.push(HELD);
         };
-        let settled = ended > 0 && self.count_down(execution, count, now).await?;
-        Ok((ended, settled))
+        let ended = self.end_targets(execution, (cancelled, why), held, now).await?;
+        let settled = self.count_ended(execution, cancelled, &ended, now).await?;
+        Ok((ended.len() as u64, settled))
     }
 
     /// Holds what is held until it is resumed; `by` is who asked for it, `None` who resumes.
@@ -281,12 +273,8 @@ impl Store {
             return Ok(HashMap::new());
         }
         let mut query = QueryBuilder::new(ROLLING);
-        query.push("r.execution_id IN (");
-        let mut list = query.separated(", ");
-        for id in executions {
-            list.push_bind(id.uuid());
-        }
-        let rows = query.push(")").build().fetch_all(connection).await?;
+        query.push_in("r.execution_id", executions.map(|id| id.uuid()));
+        let rows = query.build().fetch_all(connection).await?;
         rows.iter()
             .map(|row| {
                 let id = Reader::new(row, "action_execution_rollout", "execution_id").id("execution_id")?;

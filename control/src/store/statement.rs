@@ -68,7 +68,7 @@ carried! {
 }
 
 /// PostgreSQL has no text with a zero byte in it. What a node says with one is kept without it, on both.
-fn storable(text: &str) -> String {
+pub(super) fn storable(text: &str) -> String {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}")
     } else {
@@ -368,7 +368,25 @@ impl QueryBuilder {
         self
     }
 
-    pub(super) fn separated(&mut self, between: &'static str) -> Separated<'_> {
+    /// `column IN (?, ?)`. Of no values nothing is in it, and there is no such list in PostgreSQL.
+    pub(super) fn push_in<T: Into<Value>>(
+        &mut self,
+        column: &str,
+        values: impl IntoIterator<Item = T>,
+    ) -> &mut Self {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return self.push("FALSE");
+        }
+        self.push(column).push(" IN (");
+        let mut list = self.separated(", ");
+        for value in values {
+            list.push_bind(value);
+        }
+        self.push(")")
+    }
+
+    fn separated(&mut self, between: &'static str) -> Separated<'_> {
         Separated {
             query: self,
             between,
@@ -426,13 +444,12 @@ mod tests {
         query.push_values([(1_i64, "a"), (2, "b\0c")], |row, (n, text)| {
             row.push_bind(n).push_bind(text);
         });
-        query.push(" WHERE x IN (");
-        let mut list = query.separated(", ");
-        list.push_bind(true).push_bind(None::<i64>);
-        let built = query.push(")").build();
+        query.push(" WHERE ").push_in("x", [true, false]);
+        query.push(" OR ").push_in("y", [0_i64; 0]);
+        let built = query.build();
         assert_eq!(
             built.sql.for_sqlite(),
-            "INSERT INTO t VALUES (?, ?), (?, ?) WHERE x IN (?, ?)"
+            "INSERT INTO t VALUES (?, ?), (?, ?) WHERE x IN (?, ?) OR FALSE"
         );
         assert!(
             matches!(&built.values.0[3], Value::Text(Some(text)) if text == "b\u{fffd}c"),
@@ -442,7 +459,7 @@ mod tests {
         let (sql, arguments) = built.for_postgres();
         assert_eq!(
             sql,
-            "INSERT INTO t SELECT * FROM unnest($1::int8[], $2::text[]) WHERE x IN ($3, $4)"
+            "INSERT INTO t SELECT * FROM unnest($1::int8[], $2::text[]) WHERE x IN ($3, $4) OR FALSE"
         );
         assert_eq!(arguments.unwrap().len(), 4);
     }

@@ -143,6 +143,15 @@ impl Tx {
 }
 
 impl Store {
+    /// Whether this was ever issued, true of no more than the moment.
+    pub(crate) async fn is_bootstrap_token(&self, hash: Digest) -> Result<bool, StoreError> {
+        let row = query("SELECT 1 FROM bootstrap_token WHERE token_hash = $1")
+            .bind(&hash.as_bytes()[..])
+            .fetch_optional(&self.read)
+            .await?;
+        Ok(row.is_some())
+    }
+
     pub(crate) async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
         let row = query("SELECT id, domain_id FROM project WHERE id = $1")
             .bind(id.uuid())

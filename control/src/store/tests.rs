@@ -31,6 +31,8 @@ use crate::{
     serve,
 };
 
+mod hostile;
+
 struct Fixture {
     control: Shared,
     project: Project,
@@ -135,8 +137,7 @@ impl Fixture {
             all: true,
             ..DispatchRequest::default()
         };
-        let (control, now) = (&self.control, Timestamp::now());
-        let admitted = dispatch::dispatch(control, &self.project, &self.requester, request, None, now).await;
+        let admitted = dispatch::dispatch(&self.control, &self.project, &self.requester, request, None).await;
         admitted.unwrap().execution.id
     }
 

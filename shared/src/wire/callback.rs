@@ -25,7 +25,7 @@ pub const CALLBACK_TOKEN_HEADER: &str = "muster-callback-token";
 pub struct Callback {
     pub status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
+    pub exit_code: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,6 @@ pub enum SelectorOp {
     Eq,
     Neq,
     In,
-    NotIn,
     Exists,
     Absent,
     And,

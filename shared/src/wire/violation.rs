@@ -10,6 +10,8 @@ use crate::{
 
 /// How many violations one report may carry, as published.
 pub const VIOLATIONS_PER_REPORT_MAX: usize = 128;
+/// The longest name of what was changed: an index holds it. A hook's has 255 bytes at most.
+pub const ARTIFACT_ID_BYTES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -41,6 +43,8 @@ pub enum DetectedBy {
 pub struct ViolationReport {
     pub kind: ReportedKind,
     pub detected_by: DetectedBy,
+    /// From 1 to [`ARTIFACT_ID_BYTES_MAX`] bytes.
+    #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = ARTIFACT_ID_BYTES_MAX)))]
     pub artifact_id: String,
     #[serde(default)]
     pub observed_checksum: Option<Base64>,

@@ -114,7 +114,9 @@ impl From<DispatchError> for ApiError {
             DispatchError::BadTimeout(_) => Self::bad_request("invalid_timeout", text),
             DispatchError::BadDeliverWithin(_) => Self::bad_request("invalid_deliver_within", text),
             DispatchError::BadRollout(_) => Self::bad_request("invalid_rollout", text),
-            DispatchError::ParametersTooLarge(_) => Self::bad_request("invalid_parameters", text),
+            DispatchError::ParametersTooLarge(_) | DispatchError::ParametersWithNul(_) => {
+                Self::bad_request("invalid_parameters", text)
+            }
             DispatchError::ParametersRefused { dropped, .. } => Self {
                 dropped,
                 ..Self::bad_request("invalid_parameters", text)
