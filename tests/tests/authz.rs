@@ -352,6 +352,7 @@ async fn nobody_is_shown_a_node_that_they_may_not_act_on() {
         "{:?}",
         sent.dropped
     );
+    let _ = world.settled(sent.id).await;
 
     // Who was granted nothing has empty lists, where no project is named.
     let stranger = world.operator.with_token(&stranger.token);

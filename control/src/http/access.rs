@@ -15,7 +15,7 @@ use muster_shared::{
     },
     ids::RowId,
     time::Timestamp,
-    wire::Page,
+    wire::{IssueTokenRequest, Page},
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,7 @@ use super::{
 use crate::{
     access, authz,
     control::{Control, Shared},
+    enroll,
 };
 
 #[derive(Deserialize, Serialize)]
@@ -164,6 +165,24 @@ pub(super) async fn rotate_operator_token(
 }
 
 // ---- bootstrap tokens
+
+pub(super) async fn issue_token(
+    State(control): State<Shared>,
+    caller: InProject,
+    body: Body,
+) -> Result<Response, ApiError> {
+    caller.require_operator(&control).await?;
+    let request: IssueTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
+    let token = enroll::issue(
+        &control,
+        &caller.project,
+        &caller.operator.requester.subject,
+        request,
+        Timestamp::now(),
+    )
+    .await?;
+    Ok((StatusCode::CREATED, Json(token)).into_response())
+}
 
 pub(super) async fn list_bootstrap_tokens(
     State(control): State<Shared>,

@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use super::{
     denial::{Asked, deny},
-    operator::project_not_found,
     problem::ApiError,
     query, routes,
 };
@@ -171,6 +170,14 @@ impl FromRequestParts<Shared> for InProject {
         let project = visible_project(control, &operator, parse_project(&raw)?).await?;
         Ok(Self { operator, project })
     }
+}
+
+/// A project that does not exist and one that the operator may not see answer alike.
+pub(super) fn project_not_found(id: ProjectId) -> ApiError {
+    ApiError::not_found(
+        "project_not_found",
+        format!("there is no project {id} that you may act in"),
+    )
 }
 
 pub(super) fn parse_project(raw: &str) -> Result<ProjectId, ApiError> {

@@ -10,8 +10,8 @@ use super::{
     auth::{InProject, parse_node},
     body::{OPERATOR_BODY_BYTES_MAX, read_json_or_default},
     denial::refuse,
+    executions::parse_execution,
     extract::Path,
-    operator::parse_execution,
     problem::ApiError,
 };
 use crate::{audit, cancel, control::Shared};

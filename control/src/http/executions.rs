@@ -13,7 +13,6 @@ use super::{
     auth::InProject,
     cursor::{LIMIT_MAX, List, parse_limit},
     extract::Path,
-    operator::{execution_not_found, parse_execution},
     problem::ApiError,
     query::{self, Asked},
 };
@@ -22,6 +21,19 @@ use crate::{
     control::{Control, Shared},
     store::{Detail, ListFilter},
 };
+
+pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
+    raw.parse().map_err(|_| {
+        ApiError::bad_request("invalid_execution_id", format!("execution {raw:?} is not a UUID"))
+    })
+}
+
+pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
+    ApiError::not_found(
+        "execution_not_found",
+        format!("the project has no execution {id}"),
+    )
+}
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]

@@ -31,8 +31,8 @@ use super::{
     auth::{Bearer, Node},
     body::{CALLBACK_BODY_BYTES_MAX, OPERATOR_BODY_BYTES_MAX, REPORT_BODY_BYTES_MAX, read_json},
     denial::{Asked, refuse},
+    executions::parse_execution,
     extract::Path,
-    operator::parse_execution,
     problem::ApiError,
 };
 use crate::{

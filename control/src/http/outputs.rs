@@ -17,8 +17,8 @@ use muster_shared::{
 
 use super::{
     auth::{InProject, parse_node},
+    executions::{execution_not_found, parse_execution},
     extract::Path,
-    operator::{execution_not_found, parse_execution},
     problem::ApiError,
     query::Asked,
     range::{Wanted, wanted},

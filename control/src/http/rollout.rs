@@ -7,8 +7,8 @@ use super::{
     auth::InProject,
     body::{OPERATOR_BODY_BYTES_MAX, read_json_or_default},
     denial::refuse,
+    executions::parse_execution,
     extract::Path,
-    operator::parse_execution,
     problem::ApiError,
 };
 use crate::{

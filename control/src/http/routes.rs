@@ -10,8 +10,8 @@ use axum::{
 };
 
 use super::{
-    access, audit, cancel, executions, health, metrics, node, node_keys, openapi::Operation, operations,
-    operator, outputs, ready, rollout, version, violations, watch,
+    access, audit, cancel, dispatch, executions, health, hooks, metrics, node, node_keys, nodes,
+    openapi::Operation, operations, outputs, ready, rollout, version, violations, watch,
 };
 use crate::control::Shared;
 
@@ -74,10 +74,10 @@ const fn route(
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    route(("POST", "/v1/projects/{project}/executions:dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch), operations::dispatch),
-    route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(operator::dispatch), operations::dispatch_newer),
-    route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview),
-    route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(operator::preview), operations::preview_newer),
+    route(("POST", "/v1/projects/{project}/executions:dispatch"), Who::Operator, "execution.dispatch", || post(dispatch::dispatch), operations::dispatch),
+    route(("POST", "/v1/projects/{project}/executions/dispatch"), Who::Operator, "execution.dispatch", || post(dispatch::dispatch), operations::dispatch_newer),
+    route(("POST", "/v1/projects/{project}/executions:preview"), Who::Operator, "execution.preview", || post(dispatch::preview), operations::preview),
+    route(("POST", "/v1/projects/{project}/executions/preview"), Who::Operator, "execution.preview", || post(dispatch::preview), operations::preview_newer),
     route(("GET", "/v1/projects/{project}/executions"), Who::Operator, "execution.list", || get(executions::list), operations::list_executions),
     route(("GET", "/v1/projects/{project}/executions/{execution}"), Who::Operator, "execution.get", || get(executions::get), operations::get_execution),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets"), Who::Operator, "execution.get", || get(executions::targets), operations::execution_targets),
@@ -87,10 +87,10 @@ pub(super) const ROUTES: &[Route] = &[
     route(("POST", "/v1/projects/{project}/executions/{execution}/resume"), Who::Operator, "execution.resume", || post(rollout::resume), operations::resume_execution),
     route(("GET", "/v1/projects/{project}/executions/{execution}/events"), Who::Operator, "execution.get", || get(watch::execution_events), operations::execution_events),
     route(("GET", "/v1/projects/{project}/executions/{execution}/targets/{node}/output"), Who::Operator, "execution.get", || get(outputs::read), operations::read_output),
-    route(("GET", "/v1/projects/{project}/actions/{action}"), Who::Operator, "action.get", || get(operator::get_action), operations::get_action),
-    route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(operator::list_hooks), operations::list_hooks),
-    route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(operator::approve_hook), operations::approve_hook),
-    route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(operator::issue_token), operations::issue_bootstrap_token),
+    route(("GET", "/v1/projects/{project}/actions/{action}"), Who::Operator, "action.get", || get(hooks::get_action), operations::get_action),
+    route(("GET", "/v1/projects/{project}/hooks"), Who::Operator, "hook.list", || get(hooks::list_hooks), operations::list_hooks),
+    route(("POST", "/v1/projects/{project}/hooks/{hook}/approve"), Who::Operator, "hook.approve", || post(hooks::approve_hook), operations::approve_hook),
+    route(("POST", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.issue", || post(access::issue_token), operations::issue_bootstrap_token),
     route(("GET", "/v1/projects/{project}/bootstrap-tokens"), Who::Operator, "token.list", || get(access::list_bootstrap_tokens), operations::list_bootstrap_tokens),
     route(("DELETE", "/v1/projects/{project}/bootstrap-tokens/{token}"), Who::Operator, "token.revoke", || delete(access::revoke_bootstrap_token), operations::revoke_bootstrap_token),
     route(("GET", "/v1/operator-tokens"), Who::Operator, "token.list", || get(access::list_operator_tokens), operations::list_operator_tokens),
@@ -102,14 +102,14 @@ pub(super) const ROUTES: &[Route] = &[
     route(("DELETE", "/v1/authz/relation-tuples/{tuple}"), Who::Operator, "grant.delete", || delete(access::delete_tuple), operations::delete_tuple),
     route(("POST", "/v1/authz/check"), Who::Operator, "authz.check", || post(access::check), operations::check),
     route(("GET", "/v1/auth/whoami"), Who::Operator, "auth.whoami", || get(access::whoami), operations::whoami),
-    route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(operator::list_nodes), operations::list_nodes),
-    route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(operator::get_node), operations::get_node),
-    route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(operator::decommission_node), operations::decommission_node),
-    route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(operator::patch_labels), operations::patch_labels),
+    route(("GET", "/v1/nodes"), Who::Operator, "node.list", || get(nodes::list_nodes), operations::list_nodes),
+    route(("GET", "/v1/nodes/{node}"), Who::Operator, "node.get", || get(nodes::get_node), operations::get_node),
+    route(("DELETE", "/v1/nodes/{node}"), Who::Operator, "node.decommission", || delete(nodes::decommission_node), operations::decommission_node),
+    route(("PATCH", "/v1/nodes/{node}/labels"), Who::Operator, "node.label", || patch(nodes::patch_labels), operations::patch_labels),
     route(("POST", "/v1/projects/{project}/nodes/rotate-keys"), Who::Operator, "node.rotate_key", || post(node_keys::ask), operations::rotate_node_keys),
     route(("GET", "/v1/integrity-violations"), Who::Operator, "violation.list", || get(violations::list), operations::list_violations),
     route(("POST", "/v1/integrity-violations/{violation}/acknowledge"), Who::Operator, "violation.acknowledge", || post(violations::acknowledge), operations::acknowledge_violation),
-    route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(operator::preview_selector), operations::preview_selector),
+    route(("POST", "/v1/labels/selectors/preview"), Who::Operator, "selector.preview", || post(nodes::preview_selector), operations::preview_selector),
     route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list), operations::list_audit),
 
     route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll), operations::enroll),

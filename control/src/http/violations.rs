@@ -14,7 +14,7 @@ use super::{
     cursor::{List, parse_limit},
     denial::{deny, refuse},
     extract::Path,
-    operator::{place_of, visible_projects},
+    nodes::{place_of, visible_projects},
     problem::ApiError,
     query::{Asked, one_of},
 };

@@ -18,9 +18,9 @@ use muster_shared::{
 
 use super::{
     auth::InProject,
+    executions::{execution_not_found, parse_execution},
     extract::Path,
     node::{KEEP_ALIVE, event_stream_headers},
-    operator::{execution_not_found, parse_execution},
     problem::ApiError,
 };
 use crate::{control::Shared, error_chain, store::Detail};

@@ -58,7 +58,7 @@ async fn a_node_that_goes_while_a_dispatch_waits_for_its_turn_is_not_addressed()
     let fixture = fixture().await;
     let nodes = fixture.nodes(2).await;
     let mut tx = fixture.store().begin().await.unwrap();
-    let (control, project) = (fixture.control.clone(), fixture.project.clone());
+    let (control, project) = (fixture.control.clone(), fixture.project);
     let requester = Requester {
         subject: fixture.requester.subject.clone(),
         grants: fixture.requester.grants.clone(),

@@ -1,31 +1,20 @@
-//! What operators ask for.
+//! Nodes as operators see and change them, and the selectors that name them.
 
-use axum::{
-    Json,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
-    response::{IntoResponse, Response},
-};
+use axum::{Json, body::Body, extract::State};
 use muster_shared::{
-    ids::{ActionName, DomainId, ExecutionId, NodeId, ProjectId},
+    ids::{DomainId, NodeId, ProjectId},
     labels::{self, LABELS_PER_NODE_MAX},
     selector::Selector,
     time::Timestamp,
-    wire::{
-        ACTION_NODES_MAX, ActionDetail, ApproveRequest, DispatchPreview, DispatchRequest, HookState,
-        IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, IssueTokenRequest, LabelPatch, NodeSummary, Page,
-        SelectorError, SelectorPreviewRequest, SelectorPreviewResponse,
-    },
+    wire::{LabelPatch, NodeSummary, Page, SelectorError, SelectorPreviewRequest, SelectorPreviewResponse},
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 
 use super::{
-    auth::{InProject, Operator, parse_node, parse_project, visible_project},
-    body::{OPERATOR_BODY_BYTES_MAX, parse_json, read_bytes, read_json},
+    auth::{Operator, parse_node, parse_project, project_not_found, visible_project},
+    body::{OPERATOR_BODY_BYTES_MAX, read_json},
     cursor::{List, parse_limit},
-    denial::{deny, refuse},
+    denial::deny,
     extract::Path,
     problem::ApiError,
     query::{self, Asked},
@@ -34,218 +23,9 @@ use crate::{
     audit::Entry,
     authz,
     control::{Control, Shared},
-    decommission, dispatch, enroll,
-    idempotency::{KEY_LEN_MAX, Once},
-    integrity,
-    store::{NodeFilter, NodeRecord, apart},
-    target::Target,
+    decommission,
+    store::{NodeFilter, NodeRecord},
 };
-
-pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
-    raw.parse().map_err(|_| {
-        ApiError::bad_request("invalid_execution_id", format!("execution {raw:?} is not a UUID"))
-    })
-}
-
-/// A project that does not exist and one that the operator may not see answer alike.
-pub(super) fn project_not_found(id: ProjectId) -> ApiError {
-    ApiError::not_found(
-        "project_not_found",
-        format!("there is no project {id} that you may act in"),
-    )
-}
-
-pub(super) fn execution_not_found(id: ExecutionId) -> ApiError {
-    ApiError::not_found(
-        "execution_not_found",
-        format!("the project has no execution {id}"),
-    )
-}
-
-/// How many dispatches take their turn at writing, each on a thread; the others wait before that.
-static DISPATCHING: Semaphore = Semaphore::const_new(32);
-
-pub(super) async fn dispatch(
-    State(control): State<Shared>,
-    caller: InProject,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let bytes = read_bytes(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let once = once(&control, &headers, &bytes)?;
-    let request = parse_json(&bytes)?;
-    // Many statements one after another, for any number of nodes: on a thread of its own.
-    let place = DISPATCHING
-        .acquire()
-        .await
-        .map_err(|err| ApiError::internal(&err))?;
-    let admitted = apart(async move {
-        // Held as long as the thread is, also where the caller has gone.
-        let _place = place;
-        admit(control, caller, request, once).await
-    });
-    admitted.await.map_err(|err| ApiError::internal(&err))?
-}
-
-async fn admit(
-    control: Shared,
-    caller: InProject,
-    request: DispatchRequest,
-    once: Option<Once>,
-) -> Result<Response, ApiError> {
-    let InProject { operator, project } = caller;
-    let dispatched =
-        dispatch::dispatch(&control, &project, &operator.requester, request, once.as_ref()).await;
-    let admitted = match dispatched {
-        Ok(admitted) => admitted,
-        Err(err) => {
-            let resource = authz::project(project.id);
-            return Err(refuse(&control, operator.asked(), project.domain, resource, err.into()).await);
-        }
-    };
-    let mut response = (StatusCode::CREATED, Json(admitted.execution)).into_response();
-    if admitted.again {
-        let replayed = HeaderName::from_static(IDEMPOTENT_REPLAY_HEADER);
-        response
-            .headers_mut()
-            .insert(replayed, HeaderValue::from_static("true"));
-    }
-    Ok(response)
-}
-
-/// What the request says of having been made before.
-fn once(control: &Control, headers: &HeaderMap, body: &[u8]) -> Result<Option<Once>, ApiError> {
-    let mut keys = headers.get_all(IDEMPOTENCY_KEY_HEADER).iter();
-    let Some(key) = keys.next() else { return Ok(None) };
-    match Once::new(&control.key, key.as_bytes(), body) {
-        Some(once) if keys.next().is_none() => Ok(Some(once)),
-        Some(_) | None => Err(ApiError::bad_request(
-            "invalid_idempotency_key",
-            format!(
-                "the header Idempotency-Key must be given once, with 1 to {KEY_LEN_MAX} visible ASCII characters"
-            ),
-        )),
-    }
-}
-
-/// The same request as a dispatch, asked about and not carried out. A refusal leaves no trace either: nothing was
-/// tried.
-pub(super) async fn preview(
-    State(control): State<Shared>,
-    caller: InProject,
-    body: Body,
-) -> Result<Json<DispatchPreview>, ApiError> {
-    let request: DispatchRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let InProject { operator, project } = caller;
-    // A preview writes nothing, its refusals included.
-    let preview = dispatch::preview(&control, &project, &operator.requester, request).await?;
-    Ok(Json(preview))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PageQuery {
-    cursor: Option<String>,
-    limit: Option<String>,
-}
-
-pub(super) async fn list_hooks(
-    State(control): State<Shared>,
-    caller: InProject,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<HookState>>, ApiError> {
-    let limit = parse_limit(query.limit.as_deref())?;
-    let InProject { operator, project } = &caller;
-    let place = (project.domain, authz::project(project.id));
-    let list = List::new(&control, operator, Some(place), &("hooks", project.id));
-    let after: Option<(String, NodeId)> = list.position(query.cursor.as_deref()).await?;
-    let after = after.as_ref().map(|(name, node)| (name.as_str(), *node));
-    let hooks = control.store.hook_states(project.id, after, limit + 1).await?;
-    let mut page = list.page(hooks, limit, |last| (last.name.to_string(), last.node_id));
-    let grants = operator.requester.grants.in_project(project.domain, project.id);
-    page.items.retain(|hook| grants.may_act_on(hook.node_id));
-    Ok(Json(page))
-}
-
-pub(super) async fn get_action(
-    State(control): State<Shared>,
-    caller: InProject,
-    Path((_, action)): Path<(String, String)>,
-) -> Result<Json<ActionDetail>, ApiError> {
-    let name: ActionName = action
-        .parse()
-        .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
-    let mut nodes = control
-        .store
-        .action_on_nodes(caller.project.id, &name, ACTION_NODES_MAX + 1)
-        .await?;
-    let listed = usize::try_from(ACTION_NODES_MAX).unwrap_or(usize::MAX);
-    let more = nodes.len() > listed;
-    nodes.truncate(listed);
-    let InProject { operator, project } = &caller;
-    let grants = operator.requester.grants.in_project(project.domain, project.id);
-    nodes.retain(|node| grants.may_act_on(node.node_id));
-    if nodes.is_empty() && !more {
-        return Err(ApiError::new(
-            StatusCode::NOT_FOUND,
-            "action_not_found",
-            format!("no node that you may act on declares action {name}"),
-        ));
-    }
-    Ok(Json(ActionDetail { name, more, nodes }))
-}
-
-pub(super) async fn approve_hook(
-    State(control): State<Shared>,
-    caller: InProject,
-    Path((_, hook)): Path<(String, String)>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    caller.require_operator(&control).await?;
-    let hook: ActionName = hook
-        .parse()
-        .map_err(|err| ApiError::bad_request("invalid_action", format!("{err}")))?;
-    let request: ApproveRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let target = Target::parse(
-        request.selector.as_deref(),
-        request.node_id.as_deref(),
-        request.all,
-    )?;
-    let answer = integrity::approve(
-        &control,
-        &caller.project,
-        &caller.operator.requester,
-        (&hook, request.digest, &target),
-        Timestamp::now(),
-    )
-    .await?;
-    if answer.approved.is_empty() && answer.unchanged.is_empty() {
-        return Err(ApiError::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "selector_empty_cohort",
-            "no node that you may act on matches",
-        ));
-    }
-    Ok(Json(answer).into_response())
-}
-
-pub(super) async fn issue_token(
-    State(control): State<Shared>,
-    caller: InProject,
-    body: Body,
-) -> Result<Response, ApiError> {
-    caller.require_operator(&control).await?;
-    let request: IssueTokenRequest = read_json(body, OPERATOR_BODY_BYTES_MAX).await?;
-    let token = enroll::issue(
-        &control,
-        &caller.project,
-        &caller.operator.requester.subject,
-        request,
-        Timestamp::now(),
-    )
-    .await?;
-    Ok((StatusCode::CREATED, Json(token)).into_response())
-}
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
