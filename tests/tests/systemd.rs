@@ -79,6 +79,7 @@ async fn hooks_run_in_units_of_their_own() {
         return;
     };
     host.sh(CONFIG).await;
+    a_reload_says_whether_the_configuration_is_sound(&host).await;
     a_hook_has_nothing_of_the_daemons_sandbox(&host).await;
     a_hook_outlives_its_daemon(&host).await;
     a_hook_may_restart_its_daemon(&host).await;
@@ -88,6 +89,22 @@ async fn hooks_run_in_units_of_their_own() {
     without_the_bus_no_hook_is_started(&host).await;
     the_journal_tells_the_story(&host).await;
     what_is_wedged_is_started_anew(&host).await;
+}
+
+async fn a_reload_says_whether_the_configuration_is_sound(host: &TestHost) {
+    let before = main_pid(host, "musterd").await;
+    host.sh("mkdir -p /etc/muster/agent.d; echo 'running_max = 7' >/etc/muster/agent.d/story.toml; systemctl reload musterd")
+        .await;
+    host.comes_true("journalctl -u musterd | grep -q 'Read the configuration again'")
+        .await;
+    host.sh("echo 'running_max = \"many\"' >/etc/muster/agent.d/story.toml; ! systemctl reload musterd")
+        .await;
+    host.sh("journalctl -u musterd | grep -q agent.d/story.toml")
+        .await;
+    // The daemon was not asked, and goes on with what it has.
+    host.sh("! journalctl -u musterd | grep 'stays as it was'; rm /etc/muster/agent.d/story.toml; systemctl reload musterd")
+        .await;
+    assert_eq!(main_pid(host, "musterd").await, before);
 }
 
 async fn a_hook_has_nothing_of_the_daemons_sandbox(host: &TestHost) {
