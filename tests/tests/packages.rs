@@ -132,6 +132,7 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
     let Some(host) = TestHost::with_packages("rpm").await else {
         return;
     };
+    what_they_need_is_in_every_distribution(&host).await;
     a_node_is_made_of_them(&host, Format::Rpm).await;
     let configs = host.sh("rpm --query --configfiles musterd muster-control").await;
     assert_eq!(configs, "/etc/muster/agent.toml\n/etc/muster/control.toml");
@@ -150,6 +151,17 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
         .await;
     host.sh("! systemctl cat musterd muster-control 2>/dev/null")
         .await;
+}
+
+/// This machine has all of it by its other manager.
+async fn what_they_need_is_in_every_distribution(host: &TestHost) {
+    let unmet = host
+        .sh(&format!(
+            "rpm --install --test /host/{OLD}/*.rpm 2>&1 | grep ' is needed by ' | \
+             grep -v '\\.so[.(]\\|\\.so$\\|rtld(GNU_HASH)\\|/bin/sh\\|shadow-utils' || true"
+        ))
+        .await;
+    assert_eq!(unmet, "");
 }
 
 /// There is no network but the loopback, and nothing that the packages recommend.
