@@ -175,6 +175,15 @@ fn explain(err: &CallError) -> Exit {
     let text = format!("this machine was not enrolled: {}{hint}", exit::chain(err));
     match err {
         CallError::Unreachable(_) => Exit::Unreachable(text),
+        // Control has not judged the token: it is busy or broken, and may not be soon.
+        CallError::Refused {
+            status: 429 | 500..=599,
+            retry_after,
+            ..
+        } => {
+            let when = retry_after.map_or_else(String::new, |wait| format!(" in {} s", wait.as_secs()));
+            Exit::Unreachable(format!("{text}; try again{when} with the same command"))
+        }
         CallError::Refused { .. } | CallError::Senseless(_) => Exit::Refused(text),
     }
 }
@@ -267,6 +276,33 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = question(dir.path()).unwrap().enrollment_id;
         assert_eq!(question(dir.path()).unwrap().enrollment_id, first);
+    }
+
+    #[test]
+    fn a_control_that_does_not_serve_now_has_not_refused_the_machine() {
+        let refused = |status, retry_after| {
+            explain(&CallError::Refused {
+                status,
+                problem: None,
+                retry_after,
+            })
+        };
+        for status in [429, 500, 502, 503, 599] {
+            let exit = refused(status, None);
+            assert!(
+                matches!(&exit, Exit::Unreachable(text) if text.contains("try again")),
+                "{exit}"
+            );
+        }
+        let exit = refused(503, Some(std::time::Duration::from_secs(2)));
+        assert!(exit.to_string().contains("try again in 2 s"), "{exit}");
+        for status in [400, 401, 403, 409, 428] {
+            let exit = refused(status, None);
+            assert!(
+                matches!(&exit, Exit::Refused(text) if !text.contains("try again")),
+                "{exit}"
+            );
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ Exit codes:
   4  this machine is not enrolled, or is enrolled already, or its identity is a copy
   5  another musterd holds the state directory
   6  the control service refused
-  7  the control service could not be reached
+  7  the control service could not be reached, or does not serve now
   8  the journal is damaged or belongs to another enrolment
   9  status: no daemon runs
   10 status: a daemon holds the state directory and gives no answer

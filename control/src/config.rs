@@ -26,7 +26,7 @@ use retention::RawRetention;
 /// Where control listens when nobody says otherwise.
 pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
 /// Where the package keeps the state, and the configuration of a control whose state is there.
-const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
+pub(crate) const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
 const CONFIG_DEFAULT: &str = "/etc/muster/control.toml";
 
 #[derive(Debug)]

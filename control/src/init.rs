@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     net::SocketAddr,
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, lchown},
     path::{Path, PathBuf},
 };
 
@@ -22,6 +22,9 @@ use crate::{
     pki,
     store::{Database, Store, StoreError},
 };
+
+/// What an admin puts into a data directory before anything is made there: the password of the database.
+const PGPASS: &str = ".pgpass";
 
 pub(crate) struct InitOptions {
     pub(crate) data_dir: PathBuf,
@@ -47,11 +50,11 @@ pub(crate) struct Initialised {
 impl Initialised {
     pub(crate) fn text(&self) -> String {
         format!(
-            "Initialised. Serve it with: muster-control serve --data-dir {}\n\
+            "Initialised. Start it with: {}\n\
              The token below is shown this once.\n\n\
              export MUSTER_SERVER={}\nexport MUSTER_TOKEN={}\nexport MUSTER_CA_FILE={}\nexport MUSTER_PROJECT={}\n\n\
              A node enrols with: musterd enroll --server {} --token-file FILE --ca-sha256 {}\n",
-            self.data_dir.display(),
+            start_command(&self.data_dir),
             self.server,
             self.token,
             self.ca_file.display(),
@@ -59,6 +62,15 @@ impl Initialised {
             self.server,
             self.ca_sha256,
         )
+    }
+}
+
+/// Where systemd is, the unit serves the usual data directory.
+fn start_command(data_dir: &Path) -> String {
+    if Path::new("/run/systemd/system").is_dir() && data_dir == Path::new(config::DATA_DIR_DEFAULT) {
+        "systemctl enable --now muster-control".to_owned()
+    } else {
+        format!("muster-control serve --data-dir {}", data_dir.display())
     }
 }
 
@@ -84,7 +96,7 @@ pub(crate) enum InitError {
     Store(#[from] StoreError),
 }
 
-/// Writes the configuration last: a folder that has it is whole.
+/// The configuration appears last: a folder that has it is whole, and belongs to whom it did before, whoever filled it.
 pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initialised, InitError> {
     let listen: SocketAddr = options
         .listen
@@ -98,6 +110,7 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
     )?;
     let data = DataDir::new(&options.data_dir);
     let database = config::database(&data, options.database_url.clone())?;
+    let owner = owner_of(data.path())?;
     // A server is asked before anything is made here.
     let server_store = if database.is_shared() {
         Some(open_unused(&database).await?)
@@ -164,7 +177,10 @@ pub(crate) async fn init(options: InitOptions, now: Timestamp) -> Result<Initial
             serde_json::Value::from(url.as_str())
         ));
     }
-    write_new(&data.config(), settings.as_bytes(), mode)?;
+    let aside = data.config().with_extension("new");
+    write_new(&aside, settings.as_bytes(), mode)?;
+    hand_over(data.path(), owner)?;
+    fs::rename(&aside, data.config())?;
     fs::File::open(data.path())?.sync_all()?;
     Ok(Initialised {
         server,
@@ -191,11 +207,59 @@ fn make_empty(data: &DataDir, database: &Database) -> Result<(), InitError> {
     if data.config().exists() && !database.is_missing() {
         return Err(InitError::Already(data.path().to_owned()));
     }
-    if fs::read_dir(data.path())?.next().is_some() {
+    if !is_empty(data.path())? {
         return Err(InitError::NotEmpty(data.path().to_owned()));
     }
     private(&data.path().join("secrets"))?;
     private(&data.outputs())?;
+    Ok(())
+}
+
+/// Whom a folder belongs to, if it is there: the service's own user, whoever fills it.
+pub(crate) fn owner_of(dir: &Path) -> io::Result<Option<(u32, u32)>> {
+    match fs::metadata(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        about => about.map(|about| Some((about.uid(), about.gid()))),
+    }
+}
+
+/// Whether nothing is in a data directory but what an admin may have put there before.
+pub(crate) fn is_empty(dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        if !is_the_admins(&entry?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether it was there before, and is neither ours to remove nor to write.
+pub(crate) fn is_the_admins(entry: &fs::DirEntry) -> bool {
+    entry.file_name() == PGPASS
+}
+
+/// Gives everything in a folder to whom the folder belongs.
+pub(crate) fn hand_over(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let Some((uid, gid)) = owner else {
+        return Ok(());
+    };
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let about = entry.metadata()?;
+        if about.uid() != uid {
+            match lchown(&path, Some(uid), Some(gid)) {
+                // Root has put it there, and who fills the folder is somebody else.
+                Err(err) if err.kind() == io::ErrorKind::PermissionDenied && is_the_admins(&entry) => {}
+                given => {
+                    given.map_err(|err| io::Error::new(err.kind(), format!("{}: {err}", path.display())))?
+                }
+            }
+        }
+        if about.is_dir() {
+            hand_over(&path, owner)?;
+        }
+    }
     Ok(())
 }
 
@@ -268,6 +332,38 @@ mod tests {
             init(options(dir.path()), Timestamp::now()).await,
             Err(InitError::NotEmpty(_))
         ));
+    }
+
+    #[tokio::test]
+    async fn a_password_of_the_admin_is_not_in_the_way_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let pgpass = dir.path().join(".pgpass");
+        fs::write(&pgpass, "*:*:*:*:secret\n").unwrap();
+        init(options(dir.path()), Timestamp::now()).await.unwrap();
+        assert_eq!(fs::read_to_string(&pgpass).unwrap(), "*:*:*:*:secret\n");
+    }
+
+    #[tokio::test]
+    async fn what_root_makes_belongs_to_whom_the_folder_belongs() {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = (u32::MAX - 7, u32::MAX - 8);
+        if lchown(dir.path(), Some(theirs.0), Some(theirs.1)).is_err() {
+            // Only root can give anything away.
+            return;
+        }
+        fs::write(dir.path().join(".pgpass"), "").unwrap();
+        init(options(dir.path()), Timestamp::now()).await.unwrap();
+        let mut folders = vec![dir.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            assert_eq!(owner_of(&folder).unwrap(), Some(theirs));
+            for entry in fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                assert_eq!(owner_of(&path).unwrap(), Some(theirs), "{}", path.display());
+                if path.is_dir() {
+                    folders.push(path);
+                }
+            }
+        }
     }
 
     #[test]

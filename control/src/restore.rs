@@ -1,11 +1,12 @@
 //! `muster-control restore`: makes a data directory from a backup, and marks it as restored.
 //!
 //! It writes into an empty folder and nowhere else: what is there is moved away by whoever decides that it is worth less.
-//! The database comes last, under its name at once, so that a restore that was cut off leaves nothing that is served.
+//! Settings and the database come last, under their names at once, so that a restore that was cut off leaves nothing that is
+//! served: the unit looks for the settings, and `serve` for the database.
 
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -17,13 +18,18 @@ use crate::{
         self, BackupError, Chain, Copied, DATABASE, DUMP, Database, FORMAT, MANIFEST, Manifest, at, copy,
         described, is_below, look_at, private_dir, quoted, sync_dirs, without_password,
     },
-    keys::DataDir,
+    init::{hand_over, is_empty, is_the_admins, owner_of},
+    keys::{DataDir, write_new},
     restored::Restored,
     store::known_schema,
 };
 
-/// The database until everything else is in its place.
+const SETTINGS: &str = "control.toml";
+/// The settings and the database until everything else is in its place.
+const SETTINGS_ASIDE: &str = "control.toml.restoring";
 const DATABASE_ASIDE: &str = "control.db.restoring";
+/// A control of which all settings were the admin's has none in its backup, and its unit looks for the file.
+const NO_SETTINGS: &str = "# The backup had no settings of the data directory.\n";
 
 pub(crate) struct RestoreOptions {
     pub(crate) from: PathBuf,
@@ -99,20 +105,22 @@ pub(crate) async fn restore(options: &RestoreOptions, now: Timestamp) -> Result<
     };
     mark.write(&data).map_err(at(data.path()))?;
     private_dir(&data.outputs())?;
+    let settings = target.place_of(SETTINGS);
+    if !settings.exists() {
+        write_new(&settings, NO_SETTINGS.as_bytes(), 0o644).map_err(at(&settings))?;
+    }
+    let database = target.place_of(DATABASE);
     let chains = match manifest.database {
-        Database::Sqlite { .. } => {
-            let aside = target.place_of(DATABASE);
-            let (_, chains) = look_at(&aside).await?;
-            target.hand_over()?;
-            sync_dirs(data.path())?;
-            fs::rename(&aside, data.database()).map_err(at(&aside))?;
-            chains
-        }
-        Database::Postgresql => {
-            target.hand_over()?;
-            Vec::new()
-        }
+        Database::Sqlite { .. } => look_at(&database).await?.1,
+        Database::Postgresql => Vec::new(),
     };
+    hand_over(data.path(), target.owner).map_err(at(data.path()))?;
+    sync_dirs(data.path())?;
+    fs::rename(&settings, data.config()).map_err(at(&settings))?;
+    match manifest.database {
+        Database::Sqlite { .. } => fs::rename(&database, data.database()).map_err(at(&database))?,
+        Database::Postgresql => {}
+    }
     sync_dirs(data.path())?;
     target.keep();
     Ok(RestoredTo {
@@ -181,14 +189,14 @@ fn compare(path: &Path, found: &Copied, expected: &Copied) -> Result<(), Restore
 
 /// Clients read the certificates, and admins the settings; everything else is for control's own user.
 fn open_to_all_if_public(path: &Path, name: &str) -> Result<(), BackupError> {
-    let public = matches!(name, "ca.pem" | "server.pem" | "control.toml");
+    let public = matches!(name, "ca.pem" | "server.pem" | SETTINGS);
     if public {
         fs::set_permissions(path, fs::Permissions::from_mode(0o644)).map_err(at(path))?;
     }
     Ok(())
 }
 
-/// An empty folder that is being filled. Dropped before it is kept, it is empty again.
+/// An empty folder that is being filled. Dropped before it is kept, it is as it was.
 struct Target {
     dir: PathBuf,
     /// Whom the folder belongs to, if it was there: the service's own user, whoever restores.
@@ -199,15 +207,9 @@ struct Target {
 impl Target {
     fn begin(data: &DataDir) -> Result<Self, RestoreError> {
         let dir = data.path();
-        let owner = match fs::metadata(dir) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => None,
-            about => {
-                let about = about.map_err(at(dir))?;
-                Some((about.uid(), about.gid()))
-            }
-        };
+        let owner = owner_of(dir).map_err(at(dir))?;
         private_dir(dir)?;
-        if fs::read_dir(dir).map_err(at(dir))?.next().is_some() {
+        if !is_empty(dir).map_err(at(dir))? {
             return Err(RestoreError::NotEmpty(dir.to_owned()));
         }
         Ok(Self {
@@ -220,15 +222,8 @@ impl Target {
     fn place_of(&self, name: &str) -> PathBuf {
         match name {
             DATABASE => self.dir.join(DATABASE_ASIDE),
+            SETTINGS => self.dir.join(SETTINGS_ASIDE),
             name => self.dir.join(name),
-        }
-    }
-
-    /// Gives everything to whom the folder belongs.
-    fn hand_over(&self) -> Result<(), BackupError> {
-        match self.owner {
-            Some(owner) => chown_below(&self.dir, owner),
-            None => Ok(()),
         }
     }
 
@@ -242,28 +237,13 @@ impl Drop for Target {
         if self.kept {
             return;
         }
-        // It was empty before: all that is in it was put there by this.
+        // It was empty before: all that is in it, but for the admin's own, was put there by this.
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        for entry in entries {
+        for entry in entries.filter(|entry| !is_the_admins(entry)) {
             let path = entry.path();
             let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
         }
     }
-}
-
-fn chown_below(dir: &Path, (uid, gid): (u32, u32)) -> Result<(), BackupError> {
-    for entry in fs::read_dir(dir).map_err(at(dir))? {
-        let entry = entry.map_err(at(dir))?;
-        let path = entry.path();
-        let about = entry.metadata().map_err(at(&path))?;
-        if (about.uid(), about.gid()) != (uid, gid) {
-            chown(&path, Some(uid), Some(gid)).map_err(at(&path))?;
-        }
-        if about.is_dir() {
-            chown_below(&path, (uid, gid))?;
-        }
-    }
-    Ok(())
 }
 
 fn restore_command(manifest: &Manifest, options: &RestoreOptions) -> Option<String> {
@@ -393,5 +373,21 @@ mod tests {
         let mut rows_elsewhere = manifest(FORMAT, 0, &whole[..3]);
         rows_elsewhere.database = Database::Postgresql;
         assert!(check(&rows_elsewhere, 5).is_ok());
+    }
+
+    #[test]
+    fn what_the_admin_put_there_outlives_a_restore_that_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::new(dir.path());
+        fs::write(dir.path().join(".pgpass"), "secret").unwrap();
+        let target = Target::begin(&data).unwrap();
+        fs::write(target.place_of(DATABASE), "").unwrap();
+        assert!(matches!(Target::begin(&data), Err(RestoreError::NotEmpty(_))));
+        drop(target);
+        let left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left, [".pgpass"]);
     }
 }

@@ -37,6 +37,8 @@ use crate::{
 
 /// How often some of the streams of a service that stops are ended.
 const MOVE_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+/// How long a stop takes beside that, at the most: `TimeoutStopSec` of the unit.
+const STOP_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 /// How often what was heard of nodes is written.
 const PRESENCE_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
 
@@ -164,6 +166,8 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     log::info!("Stopping");
     tell_systemd(&[NotifyState::Stopping]);
     if control.store.is_shared() {
+        // The unit allows for the usual stop alone; systemd never takes this for less than that.
+        tell_systemd(&[extended(control.limits.drain)]);
         tokio::select! {
             () = move_nodes(&control) => {}
             _ = terminate.recv() => log::warn!("Told to stop twice: not waiting until the nodes have moved"),
@@ -181,6 +185,11 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
     }
     control.store.close().await;
     outcome
+}
+
+/// Asks systemd for the time that a stop takes with this long a drain.
+fn extended(drain: std::time::Duration) -> NotifyState<'static> {
+    NotifyState::ExtendTimeoutUsec(u32::try_from((drain + STOP_MAX).as_micros()).unwrap_or(u32::MAX))
 }
 
 /// Ends the streams one after another, so that the services that take the nodes over are not asked for all at once. What
@@ -301,5 +310,22 @@ async fn write_presence(control: &Control) {
         if let Err(err) = control.presence.write(&control.store).await {
             log::error!("Heartbeats could not be written: {}", error_chain(&err));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const UNIT: &str = include_str!("../../systemd/muster-control.service");
+
+    #[test]
+    fn systemd_is_asked_for_the_drain_and_the_usual_stop() {
+        let usual = format!("\nTimeoutStopSec={}s\n", STOP_MAX.as_secs());
+        assert!(UNIT.contains(&usual));
+        let longest = extended(Duration::from_secs(600));
+        assert_eq!(longest.to_string(), "EXTEND_TIMEOUT_USEC=630000000");
     }
 }

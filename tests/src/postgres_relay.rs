@@ -3,7 +3,8 @@
 
 use std::{
     collections::HashMap,
-    io,
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -52,7 +53,9 @@ struct Orders {
 pub struct PgRelay {
     orders: Arc<Orders>,
     cut: watch::Sender<()>,
-    dir: TempDir,
+    dir: PathBuf,
+    /// Where it is not another's.
+    own: Option<TempDir>,
 }
 
 impl PgRelay {
@@ -66,7 +69,20 @@ impl PgRelay {
             .prefix("muster-relay-")
             .tempdir()
             .expect("a directory can be made");
-        let listener = UnixListener::bind(dir.path().join(SOCKET)).expect("a socket can be made");
+        let mut relay = Self::within(dir.path(), cluster);
+        relay.own = Some(dir);
+        relay
+    }
+
+    /// Listens in this directory, also for whoever is another user there.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    #[must_use]
+    pub fn within(dir: &Path, cluster: &Path) -> Self {
+        let socket = dir.join(SOCKET);
+        let listener = UnixListener::bind(&socket).expect("a socket can be made");
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).expect("its mode can be set");
         let orders = Arc::new(Orders::default());
         let (cut, _) = watch::channel(());
         let (ours, cutting, behind) = (orders.clone(), cut.clone(), cluster.join(SOCKET));
@@ -77,13 +93,18 @@ impl PgRelay {
                 }
             }
         });
-        Self { orders, cut, dir }
+        Self {
+            orders,
+            cut,
+            dir: dir.to_owned(),
+            own: None,
+        }
     }
 
     /// The directory of its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 
     /// From now on no notification passes; the connections that wait for them look as before.

@@ -162,7 +162,9 @@ impl TestHost {
         fs::write(self.shared().join(name), text).expect("a file can be written");
     }
 
-    fn shared(&self) -> PathBuf {
+    /// The directory that is `/host` inside.
+    #[must_use]
+    pub fn shared(&self) -> PathBuf {
         let home = std::env::var_os("TESTHOST_DIR").map_or_else(
             || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/testhost")),
             PathBuf::from,

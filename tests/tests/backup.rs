@@ -432,20 +432,39 @@ async fn where_a_database_service_has_the_rows_it_is_told_how_to_copy_them() {
     );
     assert!(!said.stdout.contains("hunter2"), "{said:?}");
     assert!(!to.join("control.db").exists() && to.join("secrets/derivation.key").exists());
-    let elsewhere = world.dir().join("elsewhere");
-    let mut command = tokio::process::Command::new(muster_tests::binaries::binary("muster-control"));
-    command.args([
-        "restore",
-        text(&to),
-        "--data-dir",
-        text(&elsewhere),
-        "--database-url",
-        url,
-    ]);
-    let said = muster_tests::operator::said_by(command).await.expect(0);
-    assert!(
-        said.stdout.contains("pg_restore") && !said.stdout.contains("hunter2"),
-        "{said:?}"
-    );
-    assert!(elsewhere.join("restored.json").exists() && !elsewhere.join("control.db").exists());
+    let restored = async |name: &str| {
+        let elsewhere = world.dir().join(name);
+        // The password of the database lies there before.
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join(".pgpass"), "*:*:*:*:hunter2\n").unwrap();
+        let mut command = tokio::process::Command::new(muster_tests::binaries::binary("muster-control"));
+        command.args([
+            "restore",
+            text(&to),
+            "--data-dir",
+            text(&elsewhere),
+            "--database-url",
+            url,
+        ]);
+        let said = muster_tests::operator::said_by(command).await.expect(0);
+        assert!(
+            said.stdout.contains("pg_restore") && !said.stdout.contains("hunter2"),
+            "{said:?}"
+        );
+        assert!(elsewhere.join("restored.json").exists() && !elsewhere.join("control.db").exists());
+        let kept = fs::read_to_string(elsewhere.join(".pgpass")).unwrap();
+        assert_eq!(kept, "*:*:*:*:hunter2\n");
+        // By which the unit knows that there is something to serve.
+        fs::read_to_string(elsewhere.join("control.toml")).unwrap()
+    };
+    let settings = fs::read_to_string(world.data_dir().join("control.toml")).unwrap();
+    assert_eq!(restored("elsewhere").await, settings);
+
+    // As of a control whose settings are all in the admin's own file.
+    let file = to.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let files = manifest["files"].as_array_mut().unwrap();
+    files.retain(|file| file["path"] != "control.toml");
+    fs::write(&file, manifest.to_string()).unwrap();
+    assert!(restored("without-settings").await.starts_with('#'));
 }

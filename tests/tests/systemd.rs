@@ -1,7 +1,13 @@
 //! A node under a real systemd: hooks in units of their own, the daemon in its sandbox, and what is left of both when
 //! either is killed.
 
-use muster_tests::{TestHost, prelude::*};
+use std::path::Path;
+
+use muster_tests::{
+    PgRelay, TestHost,
+    postgres::{self, Cluster, PgDatabase},
+    prelude::*,
+};
 
 const CONFIG: &str = "
 cat >/etc/muster/agent.toml <<'END'
@@ -73,6 +79,7 @@ async fn hooks_run_in_units_of_their_own() {
         return;
     };
     host.sh(CONFIG).await;
+    a_reload_says_whether_the_configuration_is_sound(&host).await;
     a_hook_has_nothing_of_the_daemons_sandbox(&host).await;
     a_hook_outlives_its_daemon(&host).await;
     a_hook_may_restart_its_daemon(&host).await;
@@ -82,6 +89,22 @@ async fn hooks_run_in_units_of_their_own() {
     without_the_bus_no_hook_is_started(&host).await;
     the_journal_tells_the_story(&host).await;
     what_is_wedged_is_started_anew(&host).await;
+}
+
+async fn a_reload_says_whether_the_configuration_is_sound(host: &TestHost) {
+    let before = main_pid(host, "musterd").await;
+    host.sh("mkdir -p /etc/muster/agent.d; echo 'running_max = 7' >/etc/muster/agent.d/story.toml; systemctl reload musterd")
+        .await;
+    host.comes_true("journalctl -u musterd | grep -q 'Read the configuration again'")
+        .await;
+    host.sh("echo 'running_max = \"many\"' >/etc/muster/agent.d/story.toml; ! systemctl reload musterd")
+        .await;
+    host.sh("journalctl -u musterd | grep -q agent.d/story.toml")
+        .await;
+    // The daemon was not asked, and goes on with what it has.
+    host.sh("! journalctl -u musterd | grep 'stays as it was'; rm /etc/muster/agent.d/story.toml; systemctl reload musterd")
+        .await;
+    assert_eq!(main_pid(host, "musterd").await, before);
 }
 
 async fn a_hook_has_nothing_of_the_daemons_sandbox(host: &TestHost) {
@@ -475,7 +498,7 @@ async fn units_are_sound_and_wait_for_enrolment() {
     // As packaging/README.md states it.
     for (unit, file, exposure_tenths_max) in [
         ("musterd", "/var/lib/muster/identity.json", 22),
-        ("muster-control", "/var/lib/muster-control/control.db", 12),
+        ("muster-control", "/var/lib/muster-control/control.toml", 12),
     ] {
         let said = host
             .try_sh(&format!("systemd-analyze verify --man=no {unit}.service"))
@@ -499,4 +522,43 @@ async fn units_are_sound_and_wait_for_enrolment() {
         let why = format!("unmet condition check (ConditionPathExists={file})");
         assert!(said.stdout.contains(&why), "{}", said.stdout);
     }
+}
+
+/// As root, which is nobody that the service could read from, and with the password's file there before.
+const INIT_BY_ROOT: &str = "
+install -m 0600 /dev/null /var/lib/muster-control/.pgpass
+muster-control init --listen 127.0.0.1:7443 --database-url \"$(cat /host/database)\" >/root/init
+grep '^export ' /root/init >/root/operator
+systemctl start muster-control
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_whose_rows_are_elsewhere_is_started_by_its_unit() {
+    if postgres::left_out() {
+        return;
+    }
+    let Some(host) = TestHost::boot("postgres").await else {
+        return;
+    };
+    let database = PgDatabase::made(Cluster::shared().await).await;
+    let shared = host.shared().canonicalize().expect("it is there");
+    let _relay = PgRelay::within(&shared, database.cluster.socket());
+    host.share("database", &database.url_by(Path::new("/host")));
+    host.sh(INIT_BY_ROOT).await;
+    host.sh("systemctl is-active muster-control && [ ! -e /var/lib/muster-control/control.db ]")
+        .await;
+    assert_eq!(host.sh("muster nodes -o name").await, "");
+    let hint = "Initialised. Start it with: systemctl enable --now muster-control";
+    assert_eq!(host.sh("head -n 1 /root/init").await, hint);
+    let others = "find /var/lib/muster-control ! -user muster-control -o ! -group muster-control";
+    assert_eq!(host.sh(others).await, "");
+    host.sh("[ -e /var/lib/muster-control/.pgpass ]").await;
+
+    // A stop may last as long as the nodes need to move, whatever the unit allows.
+    host.sh("systemd-analyze log-level debug; systemctl stop muster-control; systemd-analyze log-level info")
+        .await;
+    host.comes_true(
+        "journalctl -u muster-control | grep -q 'notification message.*EXTEND_TIMEOUT_USEC=40000000'",
+    )
+    .await;
 }
