@@ -36,7 +36,7 @@ use crate::{
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageQuery {
+pub(super) struct AccessQuery {
     domain_id: Option<String>,
     project_id: Option<String>,
     #[serde(skip_serializing)]
@@ -45,7 +45,7 @@ pub(super) struct PageQuery {
     limit: Option<String>,
 }
 
-impl PageQuery {
+impl AccessQuery {
     async fn read(&self, list: &List<'_>) -> Result<(Option<RowId>, u32), ApiError> {
         let after = list.position(self.cursor.as_deref()).await?;
         Ok((after, parse_limit(self.limit.as_deref())?))
@@ -62,7 +62,7 @@ fn parse_id(code: &'static str, raw: &str) -> Result<RowId, ApiError> {
 pub(super) async fn list_operator_tokens(
     State(control): State<Shared>,
     InDomain { operator, domain }: InDomain,
-    Asked(query): Asked<PageQuery>,
+    Asked(query): Asked<AccessQuery>,
 ) -> Result<Json<Page<OperatorToken>>, ApiError> {
     let place = (domain, authz::domain(domain));
     let list = List::new(
@@ -187,7 +187,7 @@ pub(super) async fn issue_token(
 pub(super) async fn list_bootstrap_tokens(
     State(control): State<Shared>,
     caller: InProject,
-    Asked(query): Asked<PageQuery>,
+    Asked(query): Asked<AccessQuery>,
 ) -> Result<Json<Page<BootstrapTokenState>>, ApiError> {
     caller.require_operator(&control).await?;
     let InProject { operator, project } = &caller;
@@ -224,7 +224,7 @@ pub(super) async fn revoke_bootstrap_token(
 pub(super) async fn list_tuples(
     State(control): State<Shared>,
     OfProject { operator, project }: OfProject,
-    Asked(query): Asked<PageQuery>,
+    Asked(query): Asked<AccessQuery>,
 ) -> Result<Json<Page<RelationTuple>>, ApiError> {
     let requester = &operator.requester;
     let place = (project.domain, authz::project(project.id));

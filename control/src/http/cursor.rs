@@ -5,7 +5,7 @@ use muster_shared::{
     ids::{Digest, DomainId},
     wire::Page,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{auth::Operator, denial::refuse, problem::ApiError};
 use crate::{
@@ -16,6 +16,14 @@ use crate::{
 pub(super) const LIMIT_DEFAULT: u32 = 50;
 pub(super) const LIMIT_MAX: u32 = 200;
 const TAG_LEN: usize = 32;
+
+/// What a list takes that has nothing else to ask.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageQuery {
+    pub(super) cursor: Option<String>,
+    pub(super) limit: Option<String>,
+}
 
 pub(super) fn parse_limit(raw: Option<&str>) -> Result<u32, ApiError> {
     let Some(raw) = raw else { return Ok(LIMIT_DEFAULT) };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     auth::InProject,
-    cursor::{LIMIT_MAX, List, parse_limit},
+    cursor::{LIMIT_MAX, List, PageQuery, parse_limit},
     extract::Path,
     problem::ApiError,
     query::{self, Asked},
@@ -106,13 +106,6 @@ pub(super) async fn get(
         timeline_cursor: timeline.next_cursor,
         execution,
     }))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PageQuery {
-    cursor: Option<String>,
-    limit: Option<String>,
 }
 
 /// The targets of one execution, in the order of their nodes' ids.

@@ -12,24 +12,16 @@ use muster_shared::{
     time::Timestamp,
     wire::{ACTION_NODES_MAX, ActionDetail, ApproveRequest, HookState, Page},
 };
-use serde::Deserialize;
 
 use super::{
     auth::InProject,
     body::{OPERATOR_BODY_BYTES_MAX, read_json},
-    cursor::{List, parse_limit},
+    cursor::{List, PageQuery, parse_limit},
     extract::Path,
     problem::ApiError,
     query::Asked,
 };
 use crate::{authz, control::Shared, integrity, target::Target};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PageQuery {
-    cursor: Option<String>,
-    limit: Option<String>,
-}
 
 pub(super) async fn list_hooks(
     State(control): State<Shared>,
