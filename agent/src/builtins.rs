@@ -33,6 +33,7 @@ use crate::{
 };
 use apart::Task;
 pub(crate) use apart::{environment, main};
+use command::to_its_end;
 use parameter::{Arguments, Parameter, absolute_path};
 use services::Verb;
 
@@ -134,7 +135,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::NAMED,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Install, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Install, arguments))),
         },
     },
     Builtin {
@@ -152,7 +153,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::REFRESH,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::refresh(arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::refresh(arguments))),
         },
     },
     Builtin {
@@ -161,7 +162,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::NAMED,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Remove, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Remove, arguments))),
         },
     },
     Builtin {
@@ -170,7 +171,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::UPGRADE,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Upgrade, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Upgrade, arguments))),
         },
     },
     Builtin {
