@@ -466,7 +466,7 @@ impl Daemon {
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.run(&request, attempt, stop_asked).await;
+                    let outcome = runner.run_to_its_end(&request, attempt, stop_asked).await;
                     Event::Ended { execution, outcome }
                 });
             }

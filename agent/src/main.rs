@@ -44,6 +44,7 @@ mod stream;
 mod supervise;
 mod systemd;
 mod tool;
+mod unharmed;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -132,7 +132,7 @@ impl Reporter {
     async fn delivery(&self, errand: &Errand, outcome: &Outcome) -> Delivery {
         match &outcome.output {
             Output::None => Delivery::Nothing,
-            Output::Inline { bytes } => Delivery::Inline(bytes.clone()),
+            Output::Inline { bytes, .. } => Delivery::Inline(bytes.clone()),
             Output::Spool {
                 kept_bytes, sha256, ..
             } => {

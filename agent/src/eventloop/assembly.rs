@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_shared::{ids::NodeId, time::Timestamp, wire::DetectedBy};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
     time::Instant,
 };
 
 use super::{Daemon, Event};
 use crate::{
+    builtins::slots::Slots,
     clock::Clock,
     config::Config,
     control::{self, Control},
@@ -28,7 +29,7 @@ use crate::{
     nsk::{KeyFiles, Nsk},
     report::Reporter,
     run_dir,
-    runner::{BUILTINS_MAX, Runner},
+    runner::Runner,
     service::Service,
     session::{Decision, Session},
     stream::Listener,
@@ -136,7 +137,7 @@ impl Daemon {
             journal: journal.clone(),
             catalog: catalog_seen,
             pokes: pokes.clone(),
-            builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
+            builtin_slots: Slots::new(),
             reload,
             launcher,
         };

@@ -14,6 +14,7 @@ use crate::{
     exit::{self, Exit},
     journal::Store,
     run_dir::{self, Found, Old, RunDir},
+    runner,
     session::{Past, Recorded, Stage},
 };
 
@@ -73,7 +74,9 @@ impl Daemon {
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.adopt(execution, attempt, supervisor, stop_asked).await;
+                    let outcome = runner
+                        .adopt_to_its_end(execution, attempt, supervisor, stop_asked)
+                        .await;
                     Event::Ended { execution, outcome }
                 });
                 Some(Past::Running)
@@ -88,7 +91,7 @@ impl Daemon {
                 Some(Past::Running)
             }
             other => {
-                let outcome = self.runner.outcome_of(&run, other).await;
+                let outcome = self.runner.outcome_of(&run, other, runner::MISSED).await;
                 log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id,
                     status:% = outcome.status();
                     "An action ended while the daemon was away");

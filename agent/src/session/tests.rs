@@ -81,6 +81,7 @@ fn ok() -> Outcome {
         ended: Ended::Exited { code: 0 },
         output: Output::Inline {
             bytes: Base64(b"x".to_vec()),
+            total_bytes: None,
         },
         remark: None,
     }
