@@ -99,6 +99,8 @@ struct Daemon {
     backlog: Decision,
     retry_at: Option<Instant>,
     prune_at: Instant,
+    /// Whether that was done since the start.
+    pruned: bool,
     /// What is being told again, because control was restored from a backup.
     retelling: Option<Retelling>,
     /// The last restore after which that was done.
@@ -202,19 +204,31 @@ impl Daemon {
 
     async fn wake(&mut self) {
         if self.prune_at <= Instant::now() {
-            self.prune_at = Instant::now() + PRUNE_INTERVAL;
-            let before = self.clock.now().minus(self.config.limits.journal_keep);
-            match self.journal.prune(before).await {
-                Ok(0) => {}
-                Ok(count) => {
-                    log::info!(count; "Forgot invocations that were settled long ago");
-                    self.sweep_after_pruning().await;
-                }
-                Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
-            }
+            self.prune().await;
         }
         let decision = self.session.handle(Input::Woken, self.clock.now());
         self.perform(decision).await;
+    }
+
+    /// By control's clock: what a wrong one takes for old is gone for good.
+    async fn prune(&mut self) {
+        if !self.clock.is_known() {
+            self.prune_at = Instant::now() + SLEEP_MAX;
+            return;
+        }
+        self.prune_at = Instant::now() + PRUNE_INTERVAL;
+        let before = self.clock.now().minus(self.config.limits.journal_keep);
+        let first = !std::mem::replace(&mut self.pruned, true);
+        match self.journal.prune(before).await {
+            Ok(0) if !first => {}
+            Ok(count) => {
+                if count > 0 {
+                    log::info!(count; "Forgot invocations that were settled long ago");
+                }
+                self.sweep_after_pruning().await;
+            }
+            Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
+        }
     }
 
     async fn hear(&mut self, event: Event) {
@@ -255,7 +269,11 @@ impl Daemon {
                 status,
                 delivered,
             },
-            Event::Admitted => Input::Admitted,
+            Event::Admitted => {
+                // What time it is, is known by now.
+                self.prune_at = self.prune_at.min(Instant::now());
+                Input::Admitted
+            }
             Event::OutputSettled { execution, unknown } => {
                 self.uploads.remove(&execution);
                 Input::OutputSettled { execution, unknown }

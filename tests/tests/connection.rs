@@ -188,6 +188,70 @@ async fn a_clock_that_is_hours_off_is_told_and_tolerated() {
     }
 }
 
+/// Before control has said what time it is, a daemon that starts does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_outlives_a_restart_with_a_fast_clock_and_without_control() {
+    const HOURS_BEHIND_MS: i64 = -36_000_000;
+    let control = FakeControl::new().await;
+    control.set_clock(HOURS_BEHIND_MS);
+    let mut node = control
+        .start_node(|node| {
+            node.configure(QUICK);
+            node.install_hook("waits", WAITS);
+        })
+        .await;
+    let requests = [(); 3].map(|()| control.hook_request("waits", node.hook_digest("waits")));
+    for request in &requests {
+        control.push(request);
+    }
+    until("one runs and the others are acknowledged", async || {
+        let told = |at: usize| control.advances(requests[at].execution_id);
+        (told(0).contains(&Status::Started) && told(1) == [Status::Ack] && told(2) == [Status::Ack])
+            .then_some(())
+    })
+    .await;
+    node.kill9();
+    control.go_away();
+    node.launch();
+    // Time enough for whatever would be done about what has expired by the clock of this machine.
+    until("it looks for control in vain", async || {
+        let log = node.log();
+        let again = log
+            .rsplit("Took up what was not settled")
+            .next()
+            .unwrap_or_default();
+        (again.len() < log.len() && again.matches("The event stream is down").count() >= 3).then_some(())
+    })
+    .await;
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    control.come_back();
+    for request in &requests {
+        let outcome = control.outcome(request.execution_id).await;
+        assert_eq!(outcome.status, Status::Succeeded, "{outcome:#?}\n{}", node.log());
+    }
+    runs(&control).await;
+    // What has expired by control's clock meanwhile has.
+    std::fs::remove_file(node.dir.join("go")).expect("it is there");
+    let requests = [(); 2].map(|()| control.hook_request("waits", node.hook_digest("waits")));
+    for request in &requests {
+        control.push(request);
+    }
+    until("the second is acknowledged", async || {
+        (control.advances(requests[1].execution_id) == [Status::Ack]).then_some(())
+    })
+    .await;
+    node.kill9();
+    control.set_clock(0);
+    node.launch();
+    let expired = control.outcome(requests[1].execution_id).await;
+    assert_eq!(expired.status, Status::Timeout, "{expired:#?}");
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    assert_eq!(
+        control.outcome(requests[0].execution_id).await.status,
+        Status::Succeeded
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_out_of_its_time_is_called_a_matter_of_clocks() {
     for (first, last, sense) in [

@@ -163,6 +163,7 @@ impl Daemon {
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
+            pruned: false,
             retelling: None,
             told_again,
             service: Service::new(),

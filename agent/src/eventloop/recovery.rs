@@ -126,7 +126,9 @@ impl Daemon {
             changed,
         } in old.into_iter().filter(|old| !kept.contains(&old.execution))
         {
-            if !self.is_told(execution).await && self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed {
+            // Before control has said what time it is, nothing is so old that it cannot be asked for again.
+            let young = !self.clock.is_known() || self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed;
+            if young && !self.is_told(execution).await {
                 let about = run.about();
                 log::warn!(execution_id:% = execution, action = about.action, node_id = about.node;
                     "The journal does not know an action that was started here: it has lost its last words, or is \
