@@ -32,6 +32,7 @@ use crate::{
     identity::Identity,
     instance::Instance,
     journal::{Journal, JournalError},
+    kick::Kicker,
     outcome::Outcome,
     report::Reporter,
     run_dir::RunDir,
@@ -88,6 +89,7 @@ struct Daemon {
     runner: Arc<Runner>,
     reporter: Arc<Reporter>,
     pokes: mpsc::Sender<Poke>,
+    kicker: Kicker,
     /// Runs and deliveries; each ends in the event that it is for.
     work: JoinSet<Event>,
     /// The way to everything that runs.
@@ -167,8 +169,14 @@ impl Daemon {
     }
 
     /// Reads the configuration again. One that is not sound changes nothing. Answers which settings wait for the next
-    /// start.
+    /// start. Either way whatever waits to be tried again is tried now.
     async fn reload(&mut self) -> Result<Vec<&'static str>, String> {
+        let reloaded = self.read_again().await;
+        self.kicker.kick();
+        reloaded
+    }
+
+    async fn read_again(&mut self) -> Result<Vec<&'static str>, String> {
         let Reloaded {
             config,
             at_next_start,
@@ -492,7 +500,7 @@ impl Daemon {
             Effect::Post(errand) => {
                 let reporter = Arc::clone(&self.reporter);
                 let (execution, status) = (errand.request.execution_id, errand.status);
-                let delivery = async move { reporter.deliver(&errand).await };
+                let delivery = async move { reporter.deliver_at_last(&errand).await };
                 self.work.spawn(delivery.map(move |delivered| Event::Delivered {
                     execution,
                     status,
@@ -504,10 +512,8 @@ impl Daemon {
                 let execution = errand.request.execution_id;
                 let (give_up, given_up) = watch::channel(false);
                 self.uploads.insert(execution, give_up);
-                let left = self.clock.now().until(since.plus(self.config.limits.output_keep));
-                let keep_until = Instant::now() + left;
                 self.work.spawn(async move {
-                    let unknown = reporter.bring_output(&errand, keep_until, given_up).await;
+                    let unknown = reporter.bring_output_at_last(&errand, since, given_up).await;
                     Event::OutputSettled { execution, unknown }
                 });
             }

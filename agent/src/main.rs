@@ -22,6 +22,7 @@ mod identity;
 mod instance;
 mod journal;
 mod keyring;
+mod kick;
 mod launch;
 mod limits;
 mod link;

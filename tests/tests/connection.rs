@@ -6,6 +6,7 @@ use muster_tests::{
     relay::Relay,
     world::on_node,
 };
+use rustix::process::Signal;
 
 /// Reconnects quickly, and beats quickly.
 const QUICK: &str = "backoff_max_seconds = 1\nheartbeat_seconds = 1\n";
@@ -156,6 +157,65 @@ async fn a_control_that_asks_for_too_long_a_wait_is_not_waited_for() {
         control.accept_again();
         runs(&control).await;
     }
+}
+
+/// Longer than any wait of a story.
+const MINUTES: u64 = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_to_ask_again_asks_at_once_when_the_admin_says_so() {
+    let control = FakeControl::new().await;
+    let mut node = control
+        .start_node(|node| {
+            node.configure(QUICK);
+            node.install_hook("waits", WAITS);
+        })
+        .await;
+    let request = control.hook_request("waits", node.hook_digest("waits"));
+    control.push(&request);
+    until("it is started", async || {
+        control
+            .advances(request.execution_id)
+            .contains(&Status::Started)
+            .then_some(())
+    })
+    .await;
+    control.refuse(Refusal {
+        status: 503,
+        retry_after: Some(RetryAfter::Seconds(MINUTES)),
+        ..Refusal::default()
+    });
+    control.cut_stream();
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    until("everybody was told to wait, and waits", async || {
+        let refused = control.refused();
+        let was = |kind: &str| refused.iter().any(|request| request.kind == kind);
+        let log = node.log();
+        let waits = [
+            "wait_ms=3",
+            "The heartbeat was not taken",
+            "A callback was not taken",
+        ];
+        (was("events")
+            && was("heartbeat")
+            && was("executions")
+            && waits.iter().all(|said| log.contains(said)))
+        .then_some(())
+    })
+    .await;
+    let (streams, heartbeats) = (control.streams_opened(), control.heartbeats());
+    control.accept_again();
+    assert_eq!(control.streams_opened(), streams);
+    node.daemon().signal(Signal::HUP);
+    until("the stream is open and a heartbeat was taken", async || {
+        (control.streams_opened() > streams && control.heartbeats() > heartbeats).then_some(())
+    })
+    .await;
+    assert_eq!(
+        control.outcome(request.execution_id).await.status,
+        Status::Succeeded
+    );
+    runs(&control).await;
 }
 
 // ---- clocks

@@ -24,6 +24,7 @@ use crate::{
     instance::Instance,
     journal::{Journal, Store},
     keyring::Keys,
+    kick::{Kicker, Kicks},
     launch::Launcher,
     link,
     nsk::{KeyFiles, Nsk},
@@ -48,6 +49,7 @@ struct Common {
     journal: Journal,
     clock: Clock,
     pokes: mpsc::Sender<Poke>,
+    kicks: Kicks,
     binary: Binary,
 }
 
@@ -75,6 +77,7 @@ impl Daemon {
         let (reload, reloads) = mpsc::channel(4);
         let (overview, overviews) = mpsc::channel(4);
         let (link, link_seen) = link::Teller::new(Timestamp::now());
+        let (kicker, kicks) = Kicker::new();
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let launcher = Launcher::choose(config.launcher)?;
@@ -86,6 +89,7 @@ impl Daemon {
             journal,
             clock,
             pokes,
+            kicks,
             binary: spawn_blocking(Binary::of_this_process)
                 .await
                 .map_err(|err| broken(err.into()))?
@@ -119,15 +123,15 @@ impl Daemon {
             journal,
             clock,
             pokes,
+            kicks,
             binary: _,
         } = common;
         let reporter = Reporter::new(
             control,
-            config.state_dir.clone(),
             clock.clone(),
-            &config.limits,
+            settings_seen.clone(),
+            kicks,
             identity.ca_pem,
-            config.output_ca_file.clone(),
         );
         let runner = Runner {
             settings: settings_seen,
@@ -157,6 +161,7 @@ impl Daemon {
             runner: Arc::new(runner),
             reporter: Arc::new(reporter),
             pokes,
+            kicker,
             work: JoinSet::new(),
             stops: BTreeMap::new(),
             uploads: BTreeMap::new(),
@@ -218,6 +223,7 @@ impl Common {
             signing: signing.clone(),
             told_again,
             link: link_seen,
+            kicks: self.kicks.clone(),
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {
@@ -228,6 +234,7 @@ impl Common {
             limits: self.config.limits.clone(),
             events,
             link,
+            kicks: self.kicks.clone(),
         };
         tasks.spawn(listener.listen(clock_measured));
     }
