@@ -151,8 +151,9 @@ mod tests {
         let right = Clock::default();
         right.estimate("no date");
         assert!(!right.is_known());
-        let date = httpdate::fmt_http_date(std::time::SystemTime::now());
-        right.estimate(&date);
+        let since = u64::try_from(Timestamp::now().as_millis()).unwrap();
+        let now = std::time::UNIX_EPOCH + Duration::from_millis(since);
+        right.estimate(&httpdate::fmt_http_date(now));
         right.reaches(hour_ago).await;
     }
 

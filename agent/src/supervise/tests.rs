@@ -236,7 +236,7 @@ fn who_is_left_of_a_hook_that_was_stopped_has_the_whole_grace() {
     const SCRIPT: &str = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"\n\
                           sh -c 'trap \"sleep 1; echo put away; echo tidy >tidied; exit\" TERM; echo $$ >child; \
                           while :; do sleep 0.1; done' &\nwait\n";
-    const LIMIT_MS: u64 = 700;
+    const LIMIT_MS: u64 = 1_500;
     for grouped in [true, false] {
         for timed_out in [true, false] {
             let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process_group};
 use tokio::{
     io::AsyncReadExt as _,
     net::unix::pipe,
@@ -207,12 +207,15 @@ fn reap(main: Pid, status: &mut Option<WaitStatus>) -> bool {
     }
 }
 
-/// Those too who left the session and were adopted by the supervisor.
+/// Those too who left the session and were adopted by the supervisor. Each hears it once, and what they start in order to
+/// put their things in order does not hear it: they were listed before.
 fn ask_to_end(main: Pid) {
+    let there = everybody();
     // The hook is not reaped yet, so its process group can be nobody else's.
     let _ = kill_process_group(main, Signal::TERM);
-    for process in everybody() {
-        // Only those who left the group have not heard it yet, but hearing it twice does no harm.
+    let left_the_group =
+        |process: &procfs::Stat| Pid::from_raw(process.pid).is_none_or(|pid| getpgid(Some(pid)) != Ok(main));
+    for process in there.into_iter().filter(left_the_group) {
         procfs::signal(process, Signal::TERM);
     }
 }
