@@ -34,6 +34,10 @@ impl Backoff {
         self.base = base;
     }
 
+    pub(crate) const fn set_max(&mut self, max: Duration) {
+        self.bounds.max = max;
+    }
+
     pub(crate) const fn reset(&mut self) {
         self.tries = 0;
     }

@@ -15,6 +15,7 @@ mod parameter;
 mod processes;
 mod reboot;
 mod services;
+pub(crate) mod slots;
 mod systemd;
 
 use std::sync::Arc;
@@ -33,8 +34,10 @@ use crate::{
 };
 use apart::Task;
 pub(crate) use apart::{environment, main};
+use command::to_its_end;
 use parameter::{Arguments, Parameter, absolute_path};
 use services::Verb;
+use slots::Slot;
 
 /// Asks the daemon to read its configuration again. The answer names the settings that take effect at the next start,
 /// or says why everything stays as it was.
@@ -63,7 +66,7 @@ struct Builtin {
 
 enum Work {
     /// On a thread of the daemon. It only looks: it may run beside anything, and again after a restart.
-    Inside(fn(&Arguments, &Context) -> Result<Value, Failed>),
+    Inside(Slot, fn(&Arguments, &Context) -> Result<Value, Failed>),
     /// In a process of its own.
     Apart {
         changes: bool,
@@ -77,7 +80,7 @@ const BUILTINS: &[Builtin] = &[
         name: "agent.reload",
         description: "Reads the configuration of this node again",
         parameters: &[],
-        work: Work::Inside(agent_reload),
+        work: Work::Inside(Slot::Shared, agent_reload),
     },
     Builtin {
         name: "disk.usage",
@@ -87,13 +90,13 @@ const BUILTINS: &[Builtin] = &[
             absolute_path,
             "An absolute path: only the file system that holds it",
         )],
-        work: Work::Inside(disk_usage::run),
+        work: Work::Inside(Slot::FileSystems, disk_usage::run),
     },
     Builtin {
         name: "facts",
         description: "What kind of machine this is",
         parameters: &[],
-        work: Work::Inside(facts::run),
+        work: Work::Inside(Slot::Shared, facts::run),
     },
     Builtin {
         name: "file.digest",
@@ -117,7 +120,7 @@ const BUILTINS: &[Builtin] = &[
         name: "hooks.list",
         description: "The hooks of this node, their digests, and why a file is refused",
         parameters: &[],
-        work: Work::Inside(hooks_list),
+        work: Work::Inside(Slot::Shared, hooks_list),
     },
     Builtin {
         name: "journal.read",
@@ -134,7 +137,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::NAMED,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Install, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Install, arguments))),
         },
     },
     Builtin {
@@ -152,7 +155,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::REFRESH,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::refresh(arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::refresh(arguments))),
         },
     },
     Builtin {
@@ -161,7 +164,7 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::NAMED,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Remove, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Remove, arguments))),
         },
     },
     Builtin {
@@ -170,20 +173,20 @@ const BUILTINS: &[Builtin] = &[
         parameters: packages::UPGRADE,
         work: Work::Apart {
             changes: true,
-            run: |arguments, _| Box::pin(packages::change(packages::Verb::Upgrade, arguments)),
+            run: |arguments, _| Box::pin(to_its_end(packages::change(packages::Verb::Upgrade, arguments))),
         },
     },
     Builtin {
         name: "ping",
         description: "An answer, to show that the node is there",
         parameters: &[],
-        work: Work::Inside(ping),
+        work: Work::Inside(Slot::Free, ping),
     },
     Builtin {
         name: "processes.list",
         description: "What runs, with its user, memory, CPU time and command line",
         parameters: processes::PARAMETERS,
-        work: Work::Inside(processes::run),
+        work: Work::Inside(Slot::Shared, processes::run),
     },
     Builtin {
         name: "reboot",
@@ -261,7 +264,7 @@ pub(crate) fn is_builtin(name: &str) -> bool {
 /// Whether it needs a supervisor.
 pub(crate) fn is_apart(name: &str) -> bool {
     find(name).is_some_and(|builtin| match builtin.work {
-        Work::Inside(_) => false,
+        Work::Inside(..) => false,
         Work::Apart { .. } => true,
     })
 }
@@ -269,7 +272,7 @@ pub(crate) fn is_apart(name: &str) -> bool {
 /// Whether the machine may be another one afterwards.
 pub(crate) fn changes(name: &str) -> bool {
     find(name).is_some_and(|builtin| match builtin.work {
-        Work::Inside(_) => false,
+        Work::Inside(..) => false,
         Work::Apart { changes, .. } => changes,
     })
 }
@@ -290,12 +293,20 @@ pub(crate) fn check(name: &str, parameters: &Parameters) -> Result<(), Failed> {
     Arguments::check(name, builtin.parameters, parameters).map(drop)
 }
 
+/// What it waits for before it works inside the daemon.
+pub(crate) fn slot(name: &str) -> Slot {
+    match find(name).map(|builtin| &builtin.work) {
+        Some(Work::Inside(slot, _)) => *slot,
+        Some(Work::Apart { .. }) | None => Slot::Shared,
+    }
+}
+
 /// Works inside the daemon.
 pub(crate) fn run(name: &str, parameters: &Parameters, context: &Context) -> Result<Vec<u8>, Failed> {
     let builtin = find(name).ok_or(Failed::Unknown)?;
     let arguments = Arguments::check(name, builtin.parameters, parameters)?;
     match builtin.work {
-        Work::Inside(work) => document(&work(&arguments, context)?),
+        Work::Inside(_, work) => document(&work(&arguments, context)?),
         Work::Apart { .. } => Err(Failed::Work(format!("{name} needs a process of its own"))),
     }
 }

@@ -11,23 +11,29 @@ use std::{
 
 use muster_shared::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::{sync::watch, time::sleep};
 
 use crate::retry_after;
 
 /// From here on a clock is called wrong.
 pub(crate) const SKEW_WARN: Duration = Duration::from_secs(5);
 const UNMEASURED: i64 = i64::MIN;
+/// Time goes on while the machine sleeps, and timers may not, so none is longer.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     /// The instant of boot, in control's time.
     booted_ms: Arc<AtomicI64>,
+    /// Whether control has said in this life what time it is. Until then nothing is taken for over that cannot be undone.
+    known: Arc<watch::Sender<bool>>,
 }
 
 impl Default for Clock {
     fn default() -> Self {
         Self {
             booted_ms: Arc::new(AtomicI64::new(UNMEASURED)),
+            known: Arc::new(watch::Sender::new(false)),
         }
     }
 }
@@ -46,6 +52,26 @@ impl Clock {
         let booted_ms = now.as_millis().saturating_sub(since_boot_ms());
         self.booted_ms
             .store(booted_ms.max(UNMEASURED + 1), Ordering::Relaxed);
+        self.known.send_replace(true);
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        *self.known.borrow()
+    }
+
+    /// Waits until it is known that this instant has come. Where control is never heard of it never is.
+    pub(crate) async fn reaches(&self, at: Timestamp) {
+        let mut known = self.known.subscribe();
+        if known.wait_for(|known| *known).await.is_err() {
+            return std::future::pending().await;
+        }
+        loop {
+            let left = self.now().until(at);
+            if left.is_zero() {
+                return;
+            }
+            sleep(left.min(SLEEP_MAX)).await;
+        }
     }
 
     /// Takes a `Date` of control for its clock while no heartbeat has measured that any better.
@@ -61,6 +87,8 @@ impl Clock {
             log::warn!(offset_ms; "clock_skew: this node's clock is off, by the date of control's answer");
             self.set_offset_ms(offset_ms);
         }
+        // One that is nearly right is left as it is: a heartbeat measures it better.
+        self.known.send_replace(true);
     }
 }
 
@@ -104,6 +132,29 @@ mod tests {
         let first = clock.now();
         assert!(first >= Timestamp::now().plus(hours).minus(Duration::from_secs(60)));
         assert!(clock.now() >= first);
+    }
+
+    #[tokio::test]
+    async fn no_instant_is_reached_before_control_has_said_what_time_it_is() {
+        let clock = Clock::default();
+        let wait = Duration::from_millis(50);
+        let hour_ago = Timestamp::now().minus(Duration::from_secs(3600));
+        assert!(!clock.is_known());
+        assert!(tokio::time::timeout(wait, clock.reaches(hour_ago)).await.is_err());
+        // Two hours fast, so that it has not come.
+        clock.set_offset_ms(-7_200_000);
+        assert!(clock.is_known());
+        assert!(tokio::time::timeout(wait, clock.reaches(hour_ago)).await.is_err());
+        clock.set_offset_ms(0);
+        clock.reaches(hour_ago).await;
+
+        let right = Clock::default();
+        right.estimate("no date");
+        assert!(!right.is_known());
+        let since = u64::try_from(Timestamp::now().as_millis()).unwrap();
+        let now = std::time::UNIX_EPOCH + Duration::from_millis(since);
+        right.estimate(&httpdate::fmt_http_date(now));
+        right.reaches(hour_ago).await;
     }
 
     #[test]

@@ -377,11 +377,20 @@ mod tests {
             Duration::from_secs(9)
         );
 
-        drop_in("30-c.toml", "heartbeat_seconds = 5\nrunning_max = 5\n");
+        drop_in(
+            "30-c.toml",
+            "heartbeat_seconds = 5\nrunning_max = 5\noutput_wait_seconds = 6\noutput_retry_seconds = 7\n",
+        );
         let reloaded = config.reload().unwrap();
         assert_eq!(reloaded.at_next_start, ["heartbeat_seconds"]);
-        assert_eq!(reloaded.config.limits.running_max, 5);
-        assert_eq!(reloaded.config.limits.heartbeat, config.limits.heartbeat);
+        let limits = &reloaded.config.limits;
+        assert_eq!(limits.running_max, 5);
+        assert_eq!(limits.heartbeat, config.limits.heartbeat);
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            (limits.output_wait, limits.output_retry),
+            (seconds(6), seconds(7))
+        );
         for (bad, word) in [
             ("running_max = 0", "running_max"),
             ("[policy]\ndeny = [\"a b\"]", "a b"),

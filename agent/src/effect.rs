@@ -1,4 +1,5 @@
-//! Counts the effects that outlive this process, so that a story can stop it dead right after any one of them.
+//! Counts the effects that outlive this process, so that a story can stop it dead right after any one of them, or have the
+//! task break that had it.
 //!
 //! Only in builds with debug assertions. A release knows neither the variables nor the count.
 
@@ -22,7 +23,7 @@ mod counted {
         path::PathBuf,
         sync::{
             OnceLock,
-            atomic::{AtomicU64, Ordering},
+            atomic::{AtomicBool, AtomicU64, Ordering},
         },
     };
 
@@ -32,6 +33,8 @@ mod counted {
     const STOP_AFTER: &str = "MUSTER_STOP_AFTER_EFFECT";
     /// The same, of the supervisors that the daemon starts.
     const STOP_SUPERVISOR_AFTER: &str = "MUSTER_STOP_SUPERVISOR_AFTER_EFFECT";
+    /// `KIND`: panic after the first of that kind.
+    const PANIC_AFTER: &str = "MUSTER_PANIC_AFTER_EFFECT";
 
     struct Asked {
         after: String,
@@ -47,7 +50,18 @@ mod counted {
         })
     }
 
+    fn break_after(what: &str) {
+        static KIND: OnceLock<Option<String>> = OnceLock::new();
+        static BROKEN: AtomicBool = AtomicBool::new(false);
+        let kind = KIND.get_or_init(|| std::env::var(PANIC_AFTER).ok());
+        if kind.as_deref() == Some(what) {
+            let before = BROKEN.swap(true, Ordering::SeqCst);
+            assert!(before, "a story wants this to break after {what}");
+        }
+    }
+
     pub(crate) fn done(what: &'static str) {
+        break_after(what);
         static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let Some(Asked { after, file }) = ASKED.get_or_init(asked) else {

@@ -32,6 +32,7 @@ use crate::{
     identity::Identity,
     instance::Instance,
     journal::{Journal, JournalError},
+    kick::Kicker,
     outcome::Outcome,
     report::Reporter,
     run_dir::RunDir,
@@ -88,6 +89,7 @@ struct Daemon {
     runner: Arc<Runner>,
     reporter: Arc<Reporter>,
     pokes: mpsc::Sender<Poke>,
+    kicker: Kicker,
     /// Runs and deliveries; each ends in the event that it is for.
     work: JoinSet<Event>,
     /// The way to everything that runs.
@@ -99,6 +101,8 @@ struct Daemon {
     backlog: Decision,
     retry_at: Option<Instant>,
     prune_at: Instant,
+    /// Whether that was done since the start.
+    pruned: bool,
     /// What is being told again, because control was restored from a backup.
     retelling: Option<Retelling>,
     /// The last restore after which that was done.
@@ -165,8 +169,14 @@ impl Daemon {
     }
 
     /// Reads the configuration again. One that is not sound changes nothing. Answers which settings wait for the next
-    /// start.
+    /// start. Either way whatever waits to be tried again is tried now.
     async fn reload(&mut self) -> Result<Vec<&'static str>, String> {
+        let reloaded = self.read_again().await;
+        self.kicker.kick();
+        reloaded
+    }
+
+    async fn read_again(&mut self) -> Result<Vec<&'static str>, String> {
         let Reloaded {
             config,
             at_next_start,
@@ -202,19 +212,31 @@ impl Daemon {
 
     async fn wake(&mut self) {
         if self.prune_at <= Instant::now() {
-            self.prune_at = Instant::now() + PRUNE_INTERVAL;
-            let before = self.clock.now().minus(self.config.limits.journal_keep);
-            match self.journal.prune(before).await {
-                Ok(0) => {}
-                Ok(count) => {
-                    log::info!(count; "Forgot invocations that were settled long ago");
-                    self.sweep_after_pruning().await;
-                }
-                Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
-            }
+            self.prune().await;
         }
         let decision = self.session.handle(Input::Woken, self.clock.now());
         self.perform(decision).await;
+    }
+
+    /// By control's clock: what a wrong one takes for old is gone for good.
+    async fn prune(&mut self) {
+        if !self.clock.is_known() {
+            self.prune_at = Instant::now() + SLEEP_MAX;
+            return;
+        }
+        self.prune_at = Instant::now() + PRUNE_INTERVAL;
+        let before = self.clock.now().minus(self.config.limits.journal_keep);
+        let first = !std::mem::replace(&mut self.pruned, true);
+        match self.journal.prune(before).await {
+            Ok(0) if !first => {}
+            Ok(count) => {
+                if count > 0 {
+                    log::info!(count; "Forgot invocations that were settled long ago");
+                }
+                self.sweep_after_pruning().await;
+            }
+            Err(err) => log::warn!(error:% = exit::chain(&err); "The journal could not be pruned"),
+        }
     }
 
     async fn hear(&mut self, event: Event) {
@@ -255,7 +277,11 @@ impl Daemon {
                 status,
                 delivered,
             },
-            Event::Admitted => Input::Admitted,
+            Event::Admitted => {
+                // What time it is, is known by now.
+                self.prune_at = self.prune_at.min(Instant::now());
+                Input::Admitted
+            }
             Event::OutputSettled { execution, unknown } => {
                 self.uploads.remove(&execution);
                 Input::OutputSettled { execution, unknown }
@@ -466,7 +492,7 @@ impl Daemon {
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.run(&request, attempt, stop_asked).await;
+                    let outcome = runner.run_to_its_end(&request, attempt, stop_asked).await;
                     Event::Ended { execution, outcome }
                 });
             }
@@ -474,7 +500,7 @@ impl Daemon {
             Effect::Post(errand) => {
                 let reporter = Arc::clone(&self.reporter);
                 let (execution, status) = (errand.request.execution_id, errand.status);
-                let delivery = async move { reporter.deliver(&errand).await };
+                let delivery = async move { reporter.deliver_at_last(&errand).await };
                 self.work.spawn(delivery.map(move |delivered| Event::Delivered {
                     execution,
                     status,
@@ -486,10 +512,8 @@ impl Daemon {
                 let execution = errand.request.execution_id;
                 let (give_up, given_up) = watch::channel(false);
                 self.uploads.insert(execution, give_up);
-                let left = self.clock.now().until(since.plus(self.config.limits.output_keep));
-                let keep_until = Instant::now() + left;
                 self.work.spawn(async move {
-                    let unknown = reporter.bring_output(&errand, keep_until, given_up).await;
+                    let unknown = reporter.bring_output_at_last(&errand, since, given_up).await;
                     Event::OutputSettled { execution, unknown }
                 });
             }

@@ -25,6 +25,7 @@ use crate::{
     exit,
     identity::Secret,
     keyring::Keys,
+    kick::Kicks,
     link::Link,
     nsk::KeyFiles,
 };
@@ -73,6 +74,7 @@ pub(crate) struct Heart {
     /// The last restore of control after which all was told again.
     pub(crate) told_again: watch::Receiver<Option<Timestamp>>,
     pub(crate) link: watch::Receiver<Link>,
+    pub(crate) kicks: Kicks,
 }
 
 impl Heart {
@@ -89,6 +91,7 @@ impl Heart {
             ..self.backoff
         });
         loop {
+            self.kicks.forget();
             let next = match self.once(&mut skewed).await {
                 Ok(answer) => {
                     (failing, unauthorized) = (false, false);
@@ -132,8 +135,11 @@ impl Heart {
                 let _ = measured.send(());
             }
             if failing {
-                // Not before control wants to be asked again, whatever else is news.
-                sleep_until(next).await;
+                // Not before control wants to be asked again, whatever else is news but the word of the node's own admin.
+                tokio::select! {
+                    () = sleep_until(next) => {}
+                    () = self.kicks.kicked() => backoff.reset(),
+                }
             } else {
                 self.rest_until(next).await;
             }

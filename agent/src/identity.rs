@@ -101,6 +101,11 @@ pub(crate) fn nsk_path(state_dir: &Path) -> PathBuf {
     state_dir.join("nsk")
 }
 
+/// Where the service manager has put the secrets of this service.
+pub(crate) fn credentials() -> Option<PathBuf> {
+    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from)
+}
+
 /// The key in the state directory counts where there is one: it is the newest that this enrolment has. Where its admin has
 /// taken it away it is the one that systemd hands over, in a folder of memory that nobody else can see.
 fn nsk_to_read(state_dir: &Path, credentials: Option<PathBuf>) -> PathBuf {
@@ -121,7 +126,7 @@ impl Identity {
         let file = IdentityFile::read(state_dir)?.ok_or_else(|| not_enrolled(state_dir))?;
         let keys = key_ring(&file.signing_keys, &file.retired_keys)
             .map_err(|why| Exit::Failure(format!("{} is damaged: {why}", path.display())))?;
-        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        let credentials = credentials();
         let nsk_path = nsk_to_read(state_dir, credentials);
         let nsk = fs::read_to_string(&nsk_path).map_err(|err| unreadable(&nsk_path, &err))?;
         let ca_path = ca_path(state_dir);

@@ -147,7 +147,9 @@ impl Launcher {
             }
             Self::Session => {
                 let run = run.path().to_owned();
-                spawn_blocking(move || start_in_session(&run, hook, complaint)).await?
+                let started = spawn_blocking(move || start_in_session(&run, hook, complaint)).await?;
+                effect::done("the supervisor spawned");
+                started
             }
         }
     }
@@ -164,7 +166,6 @@ fn start_in_session(run: &Path, hook: Option<OwnedFd>, complaint: fs::File) -> i
         .stdout(Stdio::null())
         .stderr(complaint)
         .spawn()?;
-    effect::done("the supervisor spawned");
     let opened = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)

@@ -22,6 +22,7 @@ mod identity;
 mod instance;
 mod journal;
 mod keyring;
+mod kick;
 mod launch;
 mod limits;
 mod link;
@@ -44,6 +45,7 @@ mod stream;
 mod supervise;
 mod systemd;
 mod tool;
+mod unharmed;
 
 use std::{process::ExitCode, time::Duration};
 

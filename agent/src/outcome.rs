@@ -69,6 +69,9 @@ pub(crate) enum Output {
     None,
     Inline {
         bytes: Base64,
+        /// Of the whole, where this is only its beginning.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_bytes: Option<u64>,
     },
     /// The file `output` of the run directory.
     Spool {

@@ -10,12 +10,14 @@ mod upload;
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use muster_shared::{
     ids::Digest,
     status::{Passed, Status},
+    time::Timestamp,
     wire::{
         ActionRequest, Base64, Callback, CallbackOutput, CallbackResponse, ERROR_TEXT_BYTES_MAX,
         INLINE_OUTPUT_BYTES_MAX, output_key,
@@ -23,17 +25,19 @@ use muster_shared::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
     backoff::{self, Backoff},
     clock::Clock,
-    config::Limits,
+    config::Config,
     control::Control,
+    kick::Kicks,
     outcome::{Outcome, Output, cut},
     run_dir::RunDir,
     session::{Delivered, Errand},
+    unharmed::unharmed,
 };
 use post::{Post, Posted};
 use upload::{NotPut, Turn, Upload, Uploader};
@@ -50,8 +54,7 @@ pub(crate) struct Reporter {
     state_dir: PathBuf,
     clock: Clock,
     backoff: backoff::Bounds,
-    output_wait: Duration,
-    output_retry: Duration,
+    settings: watch::Receiver<Arc<Config>>,
     uploader: Uploader,
 }
 
@@ -78,20 +81,21 @@ enum Tried {
 impl Reporter {
     pub(crate) fn new(
         control: Control,
-        state_dir: PathBuf,
         clock: Clock,
-        limits: &Limits,
+        settings: watch::Receiver<Arc<Config>>,
+        kicks: Kicks,
         ca_pem: Vec<u8>,
-        output_ca_file: Option<PathBuf>,
     ) -> Self {
+        // What a reload cannot change is read once.
+        let config = Arc::clone(&settings.borrow());
+        let (limits, output_ca_file) = (&config.limits, config.output_ca_file.clone());
         let uploader = Uploader::new(control.clone(), ca_pem, output_ca_file, limits.idle);
         Self {
-            post: Post::new(control, limits.backoff),
-            state_dir,
+            post: Post::new(control, limits.backoff, kicks),
+            state_dir: config.state_dir.clone(),
             clock,
             backoff: limits.backoff,
-            output_wait: limits.output_wait,
-            output_retry: limits.output_retry,
+            settings,
             uploader,
         }
     }
@@ -100,8 +104,41 @@ impl Reporter {
         self.post.nudge();
     }
 
-    /// Returns when control has answered for good.
-    pub(crate) async fn deliver(&self, errand: &Errand) -> Delivered {
+    /// Returns when control has answered for good. A panic on the way is that of one callback, which is told again later.
+    pub(crate) async fn deliver_at_last(&self, errand: &Errand) -> Delivered {
+        let mut backoff = Backoff::new(self.backoff);
+        loop {
+            if let Some(delivered) = unharmed(self.deliver(errand)).await {
+                return delivered;
+            }
+            self.after_panic(errand, &mut backoff).await;
+        }
+    }
+
+    /// The same of an output that follows its end.
+    pub(crate) async fn bring_output_at_last(
+        &self,
+        errand: &Errand,
+        since: Timestamp,
+        given_up: watch::Receiver<bool>,
+    ) -> bool {
+        let mut backoff = Backoff::new(self.backoff);
+        loop {
+            let brought = unharmed(self.bring_output(errand, since, given_up.clone())).await;
+            if let Some(unknown) = brought {
+                return unknown;
+            }
+            self.after_panic(errand, &mut backoff).await;
+        }
+    }
+
+    async fn after_panic(&self, errand: &Errand, backoff: &mut Backoff) {
+        log::error!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id, status:% = errand.status;
+            "A report to control broke in musterd and is tried again");
+        self.post.wait(backoff, None, &mut self.post.kicks()).await;
+    }
+
+    async fn deliver(&self, errand: &Errand) -> Delivered {
         let passed = errand.passed.clone();
         let Some(outcome) = &errand.outcome else {
             let step = Callback {
@@ -132,7 +169,7 @@ impl Reporter {
     async fn delivery(&self, errand: &Errand, outcome: &Outcome) -> Delivery {
         match &outcome.output {
             Output::None => Delivery::Nothing,
-            Output::Inline { bytes } => Delivery::Inline(bytes.clone()),
+            Output::Inline { bytes, .. } => Delivery::Inline(bytes.clone()),
             Output::Spool {
                 kept_bytes, sha256, ..
             } => {
@@ -164,7 +201,7 @@ impl Reporter {
                         error:% = err; "An output could not be read and is tried again")
                 }
             }
-            self.post.wait(&mut backoff, None).await;
+            self.post.wait(&mut backoff, None, &mut self.post.kicks()).await;
         }
         unreachable!("the last try has returned")
     }
@@ -188,7 +225,8 @@ impl Reporter {
                     if tries >= UPLOADS_MAX {
                         break (why, true);
                     }
-                    let wait = self.post.wait(&mut backoff, None);
+                    let mut kicks = self.post.kicks();
+                    let wait = self.post.wait(&mut backoff, None, &mut kicks);
                     let in_time = match until {
                         Some(until) => timeout_at(until, wait).await.is_ok(),
                         None => {
@@ -214,10 +252,10 @@ impl Reporter {
 
     /// Brings the output of an end that control knows, until control has it or will never take it, or it is not kept
     /// any longer. Answers whether it stays here all the same, because control does not know the execution.
-    pub(crate) async fn bring_output(
+    async fn bring_output(
         &self,
         errand: &Errand,
-        keep_until: Instant,
+        since: Timestamp,
         mut given_up: watch::Receiver<bool>,
     ) -> bool {
         let Some(outcome) = &errand.outcome else {
@@ -231,7 +269,7 @@ impl Reporter {
                         Ok(delivered) => return delivered == Delivered::Unknown,
                         Err(lost) => lost,
                     },
-                    () = sleep_until(keep_until) => "it was kept here for as long as output_keep_days says".to_owned(),
+                    () = self.kept_long_enough(since) => "it was kept here for as long as output_keep_days says".to_owned(),
                     _ = given_up.wait_for(|given_up| *given_up) => {
                         "it made room for newer ones (output_spool_bytes_max, output_spool_count_max)".to_owned()
                     }
@@ -248,6 +286,18 @@ impl Reporter {
         false
     }
 
+    /// By the present setting, and by control's clock.
+    async fn kept_long_enough(&self, since: Timestamp) {
+        let mut settings = self.settings.clone();
+        loop {
+            let keep_until = since.plus(settings.borrow_and_update().limits.output_keep);
+            tokio::select! {
+                () = self.clock.reaches(keep_until) => return,
+                Ok(()) = settings.changed() => {}
+            }
+        }
+    }
+
     /// Ends when control has answered for good, or with why there is nothing left to bring.
     async fn keep_trying(
         &self,
@@ -255,15 +305,17 @@ impl Reporter {
         end: &Callback,
         upload: &Upload,
     ) -> Result<Delivered, String> {
-        let mut backoff = Backoff::new(backoff::Bounds {
-            max: self.output_retry,
-            ..self.backoff
-        });
+        let mut backoff = Backoff::new(self.backoff);
         let mut failures: u64 = 0;
         loop {
             // First of all a wait: the last try has just failed, or this daemon and its control have just started. That
-            // control is back says nothing of the store.
-            tokio::time::sleep(backoff.next(backoff::chance())).await;
+            // control is back says nothing of the store. A reload may have changed how long it may be, and ends it.
+            backoff.set_max(self.settings.borrow().limits.output_retry);
+            let mut kicks = self.post.kicks();
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next(backoff::chance())) => {}
+                () = kicks.kicked() => backoff.reset(),
+            }
             match self
                 .try_output(errand, upload, end, errand.status, &mut None)
                 .await
@@ -319,8 +371,9 @@ impl Reporter {
             return self.put_and_tell(errand, upload, end, &answer, Turn::Late).await;
         }
         let left = self.clock.now().until(errand.request.deadline());
-        let until =
-            *until.get_or_insert_with(|| Instant::now() + patience(end.status, self.output_wait, left));
+        let until = *until.get_or_insert_with(|| {
+            Instant::now() + patience(end.status, self.settings.borrow().limits.output_wait, left)
+        });
         // Control looks at the object before it answers, which may take as long as the upload. Told again it is *already*.
         let told = self.put_and_tell(errand, upload, end, &answer, Turn::WithItsEnd);
         timeout_at(until, told)

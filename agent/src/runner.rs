@@ -4,16 +4,17 @@ use std::{fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
+    time::Timestamp,
     wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
 };
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::spawn_blocking,
 };
 
 use crate::{
-    builtins::{self, Failed, ReloadAsked},
+    builtins::{self, Failed, ReloadAsked, slots::Slots},
     clock::Clock,
     config::Config,
     declare::Poke,
@@ -23,13 +24,15 @@ use crate::{
         catalog::{self, Catalog},
         manifest::Manifest,
     },
+    identity,
     journal::Journal,
     launch::{self, Launcher},
     limits::Limits,
-    outcome::{Ended, Outcome, Output},
+    outcome::{Ended, Outcome, Output, cut},
     parameters, readiness,
     run_as::RunAs,
-    run_dir::{Claim, DOWN_WITHIN, Found, RunDir, Spec, Work},
+    run_dir::{Claim, DOWN_WITHIN, Found, Lost, RunDir, Spec, Work},
+    unharmed::unharmed,
 };
 
 /// What a supervisor is to run.
@@ -54,18 +57,69 @@ pub(crate) struct Runner {
     pub(crate) journal: Journal,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) pokes: mpsc::Sender<Poke>,
-    pub(crate) builtin_slots: Arc<Semaphore>,
+    pub(crate) builtin_slots: Slots,
     pub(crate) reload: mpsc::Sender<ReloadAsked>,
     pub(crate) launcher: Launcher,
 }
 
-/// Builtins that work at the same time; fewer than the threads for blocking work.
-pub(crate) const BUILTINS_MAX: usize = 8;
+/// What is said of a supervisor that left no record and that this daemon saw end, or at least saw alive.
+const SEEN: &str = "supervisor_lost";
+/// The same of one that was gone when this daemon started.
+pub(crate) const MISSED: &str = "agent_restarted";
+/// Said of an action whose part of the daemon panicked.
+const BROKEN: &str = "agent_broke: what looked after it in musterd broke; its log says where";
+/// What is kept of the last words of a supervisor.
+const COMPLAINT_BYTES_MAX: usize = 1024;
 
 /// Becomes true when what runs is to be stopped.
 pub(crate) type StopAsked = watch::Receiver<bool>;
 
 impl Runner {
+    /// Whatever breaks on the way. A panic in here is that of one action, and what the action itself does goes on.
+    pub(crate) async fn run_to_its_end(
+        &self,
+        request: &ActionRequest,
+        attempt: u32,
+        stop_asked: StopAsked,
+    ) -> Outcome {
+        let inside = request.kind == ActionKind::Builtin && !builtins::is_apart(request.action.as_str());
+        match unharmed(self.run(request, attempt, stop_asked.clone())).await {
+            Some(outcome) => outcome,
+            None if inside => Outcome::of(Ended::Broke {
+                why: BROKEN.to_owned(),
+            }),
+            None => self.after_panic(request.execution_id, attempt, stop_asked).await,
+        }
+    }
+
+    /// Waits for a supervisor that an earlier daemon started.
+    pub(crate) async fn adopt_to_its_end(
+        &self,
+        execution: ExecutionId,
+        attempt: u32,
+        supervisor: OwnedFd,
+        stop_asked: StopAsked,
+    ) -> Outcome {
+        match unharmed(self.adopt(execution, attempt, supervisor, stop_asked.clone())).await {
+            Some(outcome) => outcome,
+            None => self.after_panic(execution, attempt, stop_asked).await,
+        }
+    }
+
+    /// The claim tells whether it runs, and then it is waited for as ever: nothing that clashes with it may start before.
+    async fn after_panic(&self, execution: ExecutionId, attempt: u32, stop_asked: StopAsked) -> Outcome {
+        log::error!(execution_id:% = execution, node_id:% = self.node;
+            "The part of the daemon that looked after an action broke; the action is taken up again");
+        let run = RunDir::of(&self.config().state_dir, execution, attempt);
+        let outcome = unharmed(self.result_of(run, &stop_asked)).await;
+        let outcome = outcome.unwrap_or_else(|| {
+            Outcome::of(Ended::Lost {
+                why: "nobody saw it end".to_owned(),
+            })
+        });
+        outcome.with_remark(Some(BROKEN.to_owned()))
+    }
+
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         // Asked again: the policy may have changed while it waited.
         if let Some(rule) = self.config().policy.denial(request.kind, request.action.as_str()) {
@@ -96,8 +150,7 @@ impl Runner {
         Arc::clone(&self.settings.borrow())
     }
 
-    /// Waits for a supervisor that an earlier daemon started.
-    pub(crate) async fn adopt(
+    async fn adopt(
         &self,
         execution: ExecutionId,
         attempt: u32,
@@ -147,18 +200,10 @@ impl Runner {
             request.action.clone(),
             request.parameters.clone().unwrap_or_default(),
         );
-        let slots = Arc::clone(&self.builtin_slots);
-        let work = async move {
-            // Held until the work is over, not only until its time is: a builtin that hangs on a dead disk keeps its
-            // slot, and so can never take every thread that the daemon itself needs.
-            let slot = slots.acquire_owned().await;
-            // A thread of its own: a panic in there ends that action and nothing else.
-            spawn_blocking(move || {
-                let _slot = slot;
-                builtins::run(action.as_str(), &parameters, &context)
-            })
-            .await
-        };
+        let slot = builtins::slot(action.as_str());
+        let work = self.builtin_slots.work(slot, move || {
+            builtins::run(action.as_str(), &parameters, &context)
+        });
         match tokio::time::timeout(limit, work).await {
             Err(_) => {
                 let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
@@ -173,17 +218,11 @@ impl Runner {
             Ok(Ok(Err(failed))) => outcome_of_failed(request, failed),
             Ok(Ok(Ok(bytes))) => {
                 let run = RunDir::of(&self.config().state_dir, request.execution_id, attempt);
-                let ended = Ended::Exited { code: 0 };
-                match keep(&run, bytes) {
-                    Ok(output) => Outcome {
-                        ended,
-                        output,
-                        remark: None,
-                    },
-                    Err(err) => Outcome {
-                        remark: Some(format!("output_incomplete: {err}")),
-                        ..Outcome::of(ended)
-                    },
+                let (output, remark) = keep(&run, bytes);
+                Outcome {
+                    ended: Ended::Exited { code: 0 },
+                    output,
+                    remark,
                 }
             }
         }
@@ -248,6 +287,7 @@ impl Runner {
             work: Work::Builtin {
                 environment: builtins::environment(),
                 readable_paths: config.readable_paths.clone(),
+                credentials: identity::credentials(),
             },
             // What a package manager needs is not for the limits of hooks to say.
             limits: Limits::default(),
@@ -319,7 +359,9 @@ impl Runner {
                 Ok(self.result_of(run, &stop_asked).await)
             }
             Ok(Found::GoingDown) => Ok(self.going_down(&run).await),
-            Ok(found @ (Found::Ended(_) | Found::Lost(_))) => Ok(self.outcome_of(&run, Ok(found)).await),
+            Ok(found @ (Found::Ended(_) | Found::Lost(_))) => {
+                Ok(self.outcome_of(&run, Ok(found), SEEN).await)
+            }
             Ok(Found::NeverRan) | Err(_) => {
                 launch::clear(&run).await;
                 let said = spawn_blocking(move || complaint(&run)).await.ok().flatten();
@@ -425,7 +467,7 @@ impl Runner {
                 Outcome::refused(code, why)
             }
             Ok(Found::GoingDown) => self.going_down(&run).await,
-            found => self.outcome_of(&run, found).await,
+            found => self.outcome_of(&run, found, SEEN).await,
         }
     }
 
@@ -444,16 +486,30 @@ impl Runner {
         Outcome::of(Ended::Broke { why })
     }
 
-    /// The supervisor has ended, or nobody knows of one.
-    pub(crate) async fn outcome_of(&self, run: &RunDir, found: std::io::Result<Found>) -> Outcome {
+    /// The supervisor has ended, or nobody knows of one. `code` says of one that left nothing to read whether it was seen.
+    pub(crate) async fn outcome_of(
+        &self,
+        run: &RunDir,
+        found: std::io::Result<Found>,
+        code: &str,
+    ) -> Outcome {
         match found {
             Ok(Found::Ended(outcome)) => outcome,
-            Ok(Found::Lost(why)) => launch::after_loss(run, why).await,
+            Ok(Found::Lost(Lost::WithoutRecord)) => {
+                let dir = RunDir::at(run.path().to_owned());
+                let said = spawn_blocking(move || complaint(&dir)).await.ok().flatten();
+                let said = said.map_or_else(String::new, |said| format!(": {said}"));
+                let why = format!("{code}: the supervisor ended without a record{said}");
+                launch::after_loss(run, why).await
+            }
+            Ok(Found::Lost(Lost::WithTheMachine)) => {
+                launch::after_loss(run, "node rebooted: the action was cut off".to_owned()).await
+            }
             Ok(Found::Running(_) | Found::NeverRan | Found::GoingDown) => Outcome::of(Ended::Lost {
-                why: "agent_restarted: the supervisor was lost".to_owned(),
+                why: format!("{code}: the supervisor was lost"),
             }),
             Err(err) => Outcome::of(Ended::Lost {
-                why: format!("agent_restarted: the record of the run is unreadable: {err}"),
+                why: format!("{code}: the record of the run is unreadable: {err}"),
             }),
         }
     }
@@ -481,9 +537,15 @@ fn outcome_of_failed(request: &ActionRequest, failed: Failed) -> Outcome {
     }
 }
 
+/// What a supervisor could not do. Where there is no journal its log is in the same file.
 fn complaint(run: &RunDir) -> Option<String> {
     let said = fs::read_to_string(run.complaint()).ok()?;
-    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
+    let logged = |line: &&str| {
+        line.split_once(' ')
+            .is_some_and(|(at, _)| at.parse::<Timestamp>().is_ok())
+    };
+    let lines: Vec<&str> = said.trim().lines().filter(|line| !logged(line)).collect();
+    Some(cut(&lines.join(" | "), COMPLAINT_BYTES_MAX)).filter(|said| !said.is_empty())
 }
 
 /// Waits for the end of a supervisor, and asks it to end when told to.
@@ -527,17 +589,80 @@ async fn stop(run: &RunDir, supervisor: &OwnedFd) {
     }
 }
 
-/// Small output stays with the journal's record of the ending; larger goes to a spool as a hook's does.
-fn keep(run: &RunDir, bytes: Vec<u8>) -> std::io::Result<Output> {
-    if bytes.len() <= INLINE_OUTPUT_BYTES_MAX {
-        return Ok(Output::Inline { bytes: Base64(bytes) });
-    }
-    run.create()?;
-    durable::write(&run.output(), &bytes)?;
+/// Small output stays with the journal's record of the ending; larger goes to a spool as a hook's does. Where there is no
+/// room for that, its beginning stays, and a remark says so.
+fn keep(run: &RunDir, bytes: Vec<u8>) -> (Output, Option<String>) {
     let total_bytes = bytes.len() as u64;
-    Ok(Output::Spool {
-        kept_bytes: total_bytes,
-        total_bytes,
-        sha256: Digest::of(&bytes),
-    })
+    if bytes.len() <= INLINE_OUTPUT_BYTES_MAX {
+        let bytes = Base64(bytes);
+        let total_bytes = None;
+        return (Output::Inline { bytes, total_bytes }, None);
+    }
+    let written = run.create().and_then(|()| durable::write(&run.output(), &bytes));
+    let Err(err) = written else {
+        let sha256 = Digest::of(&bytes);
+        let output = Output::Spool {
+            kept_bytes: total_bytes,
+            total_bytes,
+            sha256,
+        };
+        return (output, None);
+    };
+    let beginning = cut(&String::from_utf8_lossy(&bytes), INLINE_OUTPUT_BYTES_MAX);
+    let remark = format!(
+        "output_incomplete: the spool could not be written: {err}; these are the first {} of {total_bytes} bytes",
+        beginning.len()
+    );
+    let output = Output::Inline {
+        bytes: Base64(beginning.into_bytes()),
+        total_bytes: Some(total_bytes),
+    };
+    (output, Some(remark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_output_that_finds_no_room_the_beginning_is_kept_and_the_rest_is_said_to_be_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = "ä".repeat(INLINE_OUTPUT_BYTES_MAX).into_bytes();
+        let total = bytes.len() as u64;
+        let (whole, remark) = keep(&RunDir::at(dir.path().join("run")), bytes.clone());
+        assert!(matches!(whole, Output::Spool { kept_bytes, .. } if kept_bytes == total));
+        assert_eq!(remark, None);
+        // Not even its directory can be made.
+        fs::write(dir.path().join("file"), "").unwrap();
+        let (output, remark) = keep(&RunDir::at(dir.path().join("file/run")), bytes.clone());
+        let Output::Inline {
+            bytes: kept,
+            total_bytes,
+        } = output
+        else {
+            panic!("{output:?}")
+        };
+        assert_eq!(
+            (kept.0.len(), total_bytes),
+            (INLINE_OUTPUT_BYTES_MAX, Some(total))
+        );
+        assert!(bytes.starts_with(&kept.0));
+        let remark = remark.unwrap();
+        assert!(
+            remark.starts_with("output_incomplete: ") && remark.contains(&format!("of {total} bytes")),
+            "{remark}"
+        );
+    }
+
+    #[test]
+    fn what_a_supervisor_complains_of_is_told_without_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path().to_owned());
+        assert_eq!(complaint(&run), None);
+        let logged = format!("{} info The hook h runs pid=7\n", Timestamp::now());
+        fs::write(run.complaint(), &logged).unwrap();
+        assert_eq!(complaint(&run), None);
+        fs::write(run.complaint(), format!("{logged}musterd: no room\nat all\n")).unwrap();
+        assert_eq!(complaint(&run).as_deref(), Some("musterd: no room | at all"));
+    }
 }

@@ -48,7 +48,9 @@ pub(crate) struct Session {
     waiting: VecDeque<ExecutionId>,
     running: BTreeMap<ExecutionId, Lane>,
     /// Whether what waits comes from before a restart, and control has not shown yet that it takes this daemon for the
-    /// node's own. Until then nothing is started: this may be a copy, and what waits here be another's.
+    /// node's own. Until then nothing is started: this may be a copy, and what waits here be another's. Nor does anything
+    /// expire: control has not said yet what time it is, and the node's clock may be hours off. A daemon that never gets
+    /// there keeps what waits, and starts none of it.
     unproven: bool,
     /// What each hook may run beside, as its manifest says.
     lanes: BTreeMap<String, Lane>,
@@ -168,6 +170,9 @@ impl Session {
 
     /// When to look again although nothing has happened.
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        if self.unproven {
+            return None;
+        }
         self.waiting
             .iter()
             .filter_map(|id| Some(self.invocations.get(id)?.request.deadline()))
@@ -466,6 +471,9 @@ impl Session {
     /// Ends what waited too long, then starts what may start: beside everything that runs, and past nothing that has
     /// waited longer for the same.
     fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
+        if self.unproven {
+            return;
+        }
         for id in self.waiting.clone() {
             let late = self
                 .invocations
@@ -499,9 +507,6 @@ impl Session {
     }
 
     fn next_in_turn(&self) -> Option<ExecutionId> {
-        if self.unproven {
-            return None;
-        }
         let waiting = self.places(self.waiting.iter().copied());
         let running = self.places(self.running.keys().copied());
         let (waiting, running): (Vec<_>, Vec<_>) = (waiting.iter().collect(), running.iter().collect());

@@ -24,6 +24,7 @@ use crate::{
     control::Control,
     eventloop::Event,
     keyring::Keys,
+    kick::Kicks,
     link, retry_after,
 };
 use transport::Transport;
@@ -43,6 +44,7 @@ pub(crate) struct Listener {
     pub(crate) limits: Limits,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) link: link::Teller,
+    pub(crate) kicks: Kicks,
 }
 
 /// Why a connection is over.
@@ -61,7 +63,7 @@ impl Over {
 }
 
 impl Listener {
-    pub(crate) async fn listen(self, clock_measured: oneshot::Receiver<()>) {
+    pub(crate) async fn listen(mut self, clock_measured: oneshot::Receiver<()>) {
         // An envelope that a wrong clock takes for expired would be refused for nothing.
         let _ = tokio::time::timeout(CLOCK_WAIT, clock_measured).await;
         let mut backoff = Backoff::new(self.limits.backoff);
@@ -74,8 +76,13 @@ impl Listener {
                 self.limits.idle,
                 EVENT_BYTES_MAX,
             );
+            self.kicks.forget();
             let (over, connected) = self.follow(&transport).await;
             failures = if connected { 0 } else { failures + 1 };
+            if connected {
+                // While it was open there was nothing to try.
+                self.kicks.forget();
+            }
             if let Some(asked) = transport.retry() {
                 backoff.set_base(asked);
             }
@@ -94,7 +101,10 @@ impl Listener {
             {
                 break;
             }
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.kicks.kicked() => backoff.reset(),
+            }
         }
     }
 

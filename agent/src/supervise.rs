@@ -33,7 +33,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
     cgroup::{Cgroup, Counters},
-    effect,
+    durable, effect,
     exit::Exit,
     hooks::hold::{self, Held, Way},
     logging,
@@ -49,11 +49,11 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 pub(crate) fn main(run_dir: &Path) -> Result<(), Exit> {
     logging::install();
-    supervise(&RunDir::at(run_dir.to_owned()))
+    supervise(&RunDir::at(run_dir.to_owned()), Cgroup::below_own)
         .map_err(|err| Exit::Failure(format!("the supervisor of {} failed: {err}", run_dir.display())))
 }
 
-fn supervise(run: &RunDir) -> io::Result<()> {
+fn supervise(run: &RunDir, make_group: fn(&str) -> io::Result<Cgroup>) -> io::Result<()> {
     // Refused only to a leader of a process group, which then has a session of its own already.
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
@@ -68,28 +68,46 @@ fn supervise(run: &RunDir) -> io::Result<()> {
         let _inside = runtime.enter();
         signal(SignalKind::terminate())?
     };
-    let group = Cgroup::below_own(&group_name(&spec));
+    let group = make_group(&group_name(&spec));
     let record = run.reserve_record()?;
     if !run.take_claim(&my_claim(&spec, group.as_ref().ok())?)? {
         // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
         return leave(group);
     }
-    run.remove_parameters()?;
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let counters = counters(&spec, &group);
     let before = counters.read();
-    let ran = runtime.block_on(run_work(
-        run,
-        &spec,
-        hook.as_ref(),
-        group.as_ref().ok(),
-        asked_to_stop,
-    ));
-    let outcome = ran?.with_counts(counters.read().since(before), &spec.limits);
+    let ran = take_over(run).and_then(|()| {
+        runtime.block_on(run_work(
+            run,
+            &spec,
+            hook.as_ref(),
+            group.as_ref().ok(),
+            asked_to_stop,
+        ))
+    });
+    let outcome = match ran {
+        Ok(outcome) => outcome.with_counts(counters.read().since(before), &spec.limits),
+        // Whatever fails in there fails before anything was started, and the record is the place to say so.
+        Err(err) => {
+            let code = if durable::is_full(&err) {
+                "disk_full"
+            } else {
+                spec.work.not_started()
+            };
+            Outcome::refused(code, format!("its supervisor could not make ready: {err}"))
+        }
+    };
     run.write_record(record, &outcome)?;
     log_end(&spec, &outcome);
     leave(group)
+}
+
+/// The attempt is this supervisor's from here on, with all that descends from it.
+fn take_over(run: &RunDir) -> io::Result<()> {
+    run.remove_parameters()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    Ok(())
 }
 
 /// The hook's bytes arrive as standard input: the one descriptor that is inherited without being asked. Looked at before

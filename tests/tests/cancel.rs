@@ -392,12 +392,19 @@ async fn a_cancel_that_was_answered_outlives_control() {
 
 // ---- what a node does
 
+/// For hooks that will not hear.
+const SHORT_GRACE: &str = "stop_grace_seconds = 1\n";
 /// Starts a child that leaves the session and will not hear, then waits for the file `go`.
 const STUBBORN: &str = "#!/bin/sh\n\
     setsid sh -c 'trap \"\" TERM; echo $$ >@DIR@/escaped; while :; do sleep 1; done' &\n\
     while [ ! -e @DIR@/escaped ]; do sleep 0.02; done\n\
     echo \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\necho begun\n\
     while [ ! -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
+/// A shell without a trap, which ends at once when it is asked to. Its child needs longer.
+const TIDY: &str = "#!/bin/sh\n\
+    sh -c 'trap \"sleep 2; echo tidy >@DIR@/tidied; exit\" TERM; echo $$ >@DIR@/child; while :; do sleep 0.1; done' &\n\
+    while [ ! -e @DIR@/child ]; do sleep 0.02; done\n\
+    echo \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\nwait\n";
 const COUNT: &str = "#!/bin/sh\necho \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\n";
 /// Says that it was asked to end, and goes on.
 const DEAF: &str = "#!/bin/sh\ntrap 'echo term >>@DIR@/asked' TERM\n\
@@ -446,7 +453,12 @@ async fn what_was_cancelled_while_its_node_was_away_never_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_hook_is_ended_with_everything_it_started() {
     let world = World::new().await;
-    let node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let node = world
+        .node("n")
+        .config(SHORT_GRACE)
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
     let sent = world.dispatch(on_node("stubborn", node.id)).await;
     ran(&node, sent.id).await;
     at_status(&world, sent.id, node.id, Status::Started).await;
@@ -463,6 +475,57 @@ async fn a_running_hook_is_ended_with_everything_it_started() {
     );
     assert!(!lives(&node.trace("escaped")), "the child outlives its hook");
     assert_eq!(world.operator.output(sent.id, node.id).await, b"begun\n");
+}
+
+/// How many processes of this execution live.
+fn of_execution(id: ExecutionId) -> usize {
+    let variable = format!("MUSTER_EXECUTION_ID={id}");
+    let entries = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let holds = |environment: Vec<u8>| {
+        environment
+            .split(|byte| *byte == 0)
+            .any(|one| one == variable.as_bytes())
+    };
+    entries
+        .filter_map(|entry| std::fs::read(entry.path().join("environ")).ok())
+        .filter(|environment| holds(environment.clone()))
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stopped_hook_had_started_may_put_its_things_in_order() {
+    let world = World::new().await;
+    let node = world.node("n").hook("tidy", TIDY).start().await;
+    for timed_out in [false, true] {
+        for trace in ["child", "tidied"] {
+            let _ = std::fs::remove_file(node.dir.join(trace));
+        }
+        let mut dispatch = on_node("tidy", node.id);
+        if timed_out {
+            dispatch["timeout_seconds"] = json!(2);
+        }
+        let sent = world.dispatch(dispatch).await;
+        ran(&node, sent.id).await;
+        if !timed_out {
+            at_status(&world, sent.id, node.id, Status::Started).await;
+            let _ = world.operator.cancel(sent.id).await;
+        }
+        let settled = world.settled(sent.id).await;
+        let error = error_of(&settled, node.id);
+        if timed_out {
+            assert_eq!(settled.status, Status::Timeout);
+            assert!(
+                error.starts_with("timeout: ended after ") && !error.contains("killed"),
+                "{error}"
+            );
+        } else {
+            assert_eq!(settled.status, Status::Cancelled);
+            assert_eq!(error, "cancelled: ended on request");
+        }
+        assert_eq!(node.trace("tidied"), "tidy\n", "{error}");
+        assert!(!lives(&node.trace("child")));
+        assert_eq!(of_execution(sent.id), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -494,7 +557,12 @@ async fn what_waits_behind_another_hook_is_withdrawn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_of_a_dead_node_ends_and_the_node_stops_the_hook_when_it_is_back() {
     let world = World::with_config(Some("[limits]\ncancel_grace_seconds = 2\n")).await;
-    let mut node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let mut node = world
+        .node("n")
+        .config(SHORT_GRACE)
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
     let sent = world.dispatch(on_node("stubborn", node.id)).await;
     ran(&node, sent.id).await;
     at_status(&world, sent.id, node.id, Status::Started).await;
@@ -519,7 +587,12 @@ async fn a_cancel_of_a_dead_node_ends_and_the_node_stops_the_hook_when_it_is_bac
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_comes_back_is_asked_and_ends_the_hook_that_lived_on() {
     let world = World::new().await;
-    let mut node = world.node("n").hook("stubborn", STUBBORN).start().await;
+    let mut node = world
+        .node("n")
+        .config(SHORT_GRACE)
+        .hook("stubborn", STUBBORN)
+        .start()
+        .await;
     let sent = world.dispatch(on_node("stubborn", node.id)).await;
     ran(&node, sent.id).await;
     at_status(&world, sent.id, node.id, Status::Started).await;
@@ -540,7 +613,7 @@ async fn control_may_die_right_after_it_answered_a_cancel() {
     let mut world = World::new().await;
     let node = world
         .node("n")
-        .config("backoff_max_seconds = 1\n")
+        .config("backoff_max_seconds = 1\nstop_grace_seconds = 1\n")
         .hook("stubborn", STUBBORN)
         .start()
         .await;
@@ -592,6 +665,7 @@ async fn counting() -> (FakeControl, Musterd) {
     let control = FakeControl::new().await;
     let node = control
         .start_node(|node| {
+            node.configure(SHORT_GRACE);
             node.install_hook("count", COUNT);
             node.install_hook("stubborn", STUBBORN);
         })
@@ -706,6 +780,7 @@ async fn the_command_cancels_waits_and_tells_by_its_exit_code() {
     let node = world
         .node("n")
         .labels("fleet=f")
+        .config(SHORT_GRACE)
         .hook("stubborn", STUBBORN)
         .start()
         .await;
@@ -757,6 +832,7 @@ async fn waiting_for_one_node_does_not_wait_for_the_others() {
     let node = world
         .node("n")
         .labels("fleet=f")
+        .config(SHORT_GRACE)
         .hook("stubborn", STUBBORN)
         .start()
         .await;

@@ -6,6 +6,7 @@ use muster_tests::{
     relay::Relay,
     world::on_node,
 };
+use rustix::process::Signal;
 
 /// Reconnects quickly, and beats quickly.
 const QUICK: &str = "backoff_max_seconds = 1\nheartbeat_seconds = 1\n";
@@ -158,6 +159,65 @@ async fn a_control_that_asks_for_too_long_a_wait_is_not_waited_for() {
     }
 }
 
+/// Longer than any wait of a story.
+const MINUTES: u64 = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_to_ask_again_asks_at_once_when_the_admin_says_so() {
+    let control = FakeControl::new().await;
+    let mut node = control
+        .start_node(|node| {
+            node.configure(QUICK);
+            node.install_hook("waits", WAITS);
+        })
+        .await;
+    let request = control.hook_request("waits", node.hook_digest("waits"));
+    control.push(&request);
+    until("it is started", async || {
+        control
+            .advances(request.execution_id)
+            .contains(&Status::Started)
+            .then_some(())
+    })
+    .await;
+    control.refuse(Refusal {
+        status: 503,
+        retry_after: Some(RetryAfter::Seconds(MINUTES)),
+        ..Refusal::default()
+    });
+    control.cut_stream();
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    until("everybody was told to wait, and waits", async || {
+        let refused = control.refused();
+        let was = |kind: &str| refused.iter().any(|request| request.kind == kind);
+        let log = node.log();
+        let waits = [
+            "wait_ms=3",
+            "The heartbeat was not taken",
+            "A callback was not taken",
+        ];
+        (was("events")
+            && was("heartbeat")
+            && was("executions")
+            && waits.iter().all(|said| log.contains(said)))
+        .then_some(())
+    })
+    .await;
+    let (streams, heartbeats) = (control.streams_opened(), control.heartbeats());
+    control.accept_again();
+    assert_eq!(control.streams_opened(), streams);
+    node.daemon().signal(Signal::HUP);
+    until("the stream is open and a heartbeat was taken", async || {
+        (control.streams_opened() > streams && control.heartbeats() > heartbeats).then_some(())
+    })
+    .await;
+    assert_eq!(
+        control.outcome(request.execution_id).await.status,
+        Status::Succeeded
+    );
+    runs(&control).await;
+}
+
 // ---- clocks
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,6 +246,70 @@ async fn a_clock_that_is_hours_off_is_told_and_tolerated() {
             assert!(node.log().contains("reason=expired"), "{}", node.log());
         }
     }
+}
+
+/// Before control has said what time it is, a daemon that starts does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_outlives_a_restart_with_a_fast_clock_and_without_control() {
+    const HOURS_BEHIND_MS: i64 = -36_000_000;
+    let control = FakeControl::new().await;
+    control.set_clock(HOURS_BEHIND_MS);
+    let mut node = control
+        .start_node(|node| {
+            node.configure(QUICK);
+            node.install_hook("waits", WAITS);
+        })
+        .await;
+    let requests = [(); 3].map(|()| control.hook_request("waits", node.hook_digest("waits")));
+    for request in &requests {
+        control.push(request);
+    }
+    until("one runs and the others are acknowledged", async || {
+        let told = |at: usize| control.advances(requests[at].execution_id);
+        (told(0).contains(&Status::Started) && told(1) == [Status::Ack] && told(2) == [Status::Ack])
+            .then_some(())
+    })
+    .await;
+    node.kill9();
+    control.go_away();
+    node.launch();
+    // Time enough for whatever would be done about what has expired by the clock of this machine.
+    until("it looks for control in vain", async || {
+        let log = node.log();
+        let again = log
+            .rsplit("Took up what was not settled")
+            .next()
+            .unwrap_or_default();
+        (again.len() < log.len() && again.matches("The event stream is down").count() >= 3).then_some(())
+    })
+    .await;
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    control.come_back();
+    for request in &requests {
+        let outcome = control.outcome(request.execution_id).await;
+        assert_eq!(outcome.status, Status::Succeeded, "{outcome:#?}\n{}", node.log());
+    }
+    runs(&control).await;
+    // What has expired by control's clock meanwhile has.
+    std::fs::remove_file(node.dir.join("go")).expect("it is there");
+    let requests = [(); 2].map(|()| control.hook_request("waits", node.hook_digest("waits")));
+    for request in &requests {
+        control.push(request);
+    }
+    until("the second is acknowledged", async || {
+        (control.advances(requests[1].execution_id) == [Status::Ack]).then_some(())
+    })
+    .await;
+    node.kill9();
+    control.set_clock(0);
+    node.launch();
+    let expired = control.outcome(requests[1].execution_id).await;
+    assert_eq!(expired.status, Status::Timeout, "{expired:#?}");
+    std::fs::write(node.dir.join("go"), "").expect("a file can be written");
+    assert_eq!(
+        control.outcome(requests[0].execution_id).await.status,
+        Status::Succeeded
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

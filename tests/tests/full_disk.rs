@@ -5,9 +5,10 @@ use std::{
     fs::{self, File},
     io::Write as _,
     path::PathBuf,
-    process::Command,
+    process::{Child, Command},
 };
 
+use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
 use muster_tests::{
     prelude::*,
     world::{on_node, target},
@@ -72,6 +73,30 @@ fn give_back(node: &mut Node) {
     fs::remove_file(seen(node).join("filler")).expect("the directory is the story's own");
 }
 
+/// Enough processes that a list of them is long.
+struct Crowd(Vec<Child>);
+
+impl Crowd {
+    fn new() -> Self {
+        let one = |_| {
+            Command::new("sleep")
+                .arg("600")
+                .spawn()
+                .expect("there is a sleep")
+        };
+        Self((0..100).map(one).collect())
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for one in &mut self.0 {
+            let _ = one.kill();
+            let _ = one.wait();
+        }
+    }
+}
+
 fn sound(node: &mut Node) {
     let journal =
         rusqlite::Connection::open(seen(node).join("journal.db")).expect("the journal can be opened");
@@ -129,6 +154,25 @@ async fn on_a_full_disk_builtins_answer_hooks_say_why_not_and_room_heals_it() {
         assert!(!node.trace("ran").contains(&refused.id.to_string()));
     }
     sound(&mut node);
+
+    // What does not fit into the journal finds no room beside it. Its beginning is told, and that there was more.
+    let _crowd = Crowd::new();
+    let ran = world.run(on_node("processes.list", node.id)).await;
+    let ended = target(&ran, node.id);
+    let error = ended.error.as_deref().unwrap_or_default();
+    assert!(
+        ended.status == Status::Succeeded && ended.output_truncated && error.contains("output_incomplete: "),
+        "{ended:#?}\n{}",
+        node.log()
+    );
+    let kept = world.operator.output(ran.id, node.id).await;
+    let total = ended.output_total_bytes.expect("the whole is counted");
+    assert!(total > kept.len() as u64);
+    assert_eq!(kept.len(), INLINE_OUTPUT_BYTES_MAX);
+    assert!(
+        kept.starts_with(b"{") && error.contains(&format!("of {total} bytes")),
+        "{error}"
+    );
 
     give_back(&mut node);
     let ran = world.run(on_node("mark", node.id)).await;

@@ -206,7 +206,9 @@ async fn a_supervisor_that_is_stopped_after_any_effect_leaves_no_lie() {
         match ended.status {
             Status::Succeeded => assert_eq!(ran, 1, "after {stopped:?}: {ended:?}"),
             // Nobody is left who saw it, and it is not run again.
-            Status::Failed if error.starts_with("agent_restarted: ") => {
+            Status::Failed
+                if error.starts_with("agent_restarted: ") || error.starts_with("supervisor_lost: ") =>
+            {
                 assert!(ran <= 1, "after {stopped:?}")
             }
             Status::Failed => assert!(
@@ -243,4 +245,43 @@ async fn a_daemon_that_is_stopped_after_any_effect_of_a_cancel_still_ends_the_ho
         assert!(times_run(node, settled) <= 1, "after {stopped:?}");
     })
     .await;
+}
+
+/// What breaks is one task of the daemon, right after its effect. Nothing is lost, nothing runs twice, and nobody else notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_the_daemon_that_breaks_harms_no_other_action() {
+    let world = World::new().await;
+    let mut node = prepared(&world, "mark", HOOK).await;
+    for (broken, said) in [
+        ("the supervisor spawned", "the action is taken up again"),
+        ("a callback answered", "A report to control broke"),
+        ("an upload answered", "A report to control broke"),
+    ] {
+        node.launch_with(|command| {
+            command.env("MUSTER_PANIC_AFTER_EFFECT", broken);
+        });
+        for round in 0..2 {
+            let ran = world.run(on_node("mark", node.id)).await;
+            let ended = target(&ran, node.id);
+            let error = ended.error.as_deref().unwrap_or_default();
+            // Its claim tells whether it was late: then it has not run, and never will.
+            let kept_from_starting =
+                error.starts_with("hook_not_started: ") && error.contains("agent_broke: ");
+            let (status, times) = if kept_from_starting {
+                (Status::Failed, 0)
+            } else {
+                (Status::Succeeded, 1)
+            };
+            assert_eq!(ended.status, status, "{broken}: {ended:#?}\n{}", node.log());
+            assert_eq!(times_run(&node, &ran), times, "{broken}");
+            one_result(&world, &ran).await;
+            let told = broken == "the supervisor spawned" && round == 0;
+            assert_eq!(error.contains("agent_broke: "), told, "{broken}: {error}");
+        }
+        let log = node.log();
+        assert!(log.contains(said), "{log}");
+        assert!(node.daemon().ended().is_none(), "{log}");
+        assert!(node.stop().await.success(), "{log}");
+    }
+    sound(&node);
 }

@@ -240,3 +240,27 @@ async fn half_a_record_or_a_claim_is_a_loss_that_is_told_and_half_an_output_is_n
     .await;
     assert_eq!(settled.status, Status::Succeeded, "{settled:#?}");
 }
+
+/// Its daemon has seen it all, and was not restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_supervisor_that_cannot_write_how_it_ended_is_told_as_lost_with_what_it_complains_of() {
+    let world = World::new().await;
+    let node = world
+        .node("n")
+        .hook(
+            "eats",
+            "#!/bin/sh\nrm @DIR@/state/runs/\"$MUSTER_EXECUTION_ID\"-1/exit.json.tmp\n",
+        )
+        .start()
+        .await;
+    let ran = world.run(on_node("eats", node.id)).await;
+    let ended = target(&ran, node.id);
+    let error = ended.error.as_deref().unwrap_or_default();
+    assert_eq!(ended.status, Status::Failed);
+    assert!(
+        error.starts_with(
+            "supervisor_lost: the supervisor ended without a record: musterd: the supervisor of "
+        ) && error.contains("No such file"),
+        "{error}"
+    );
+}

@@ -9,10 +9,14 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::Command,
+    signal::unix::{SignalKind, signal},
+    sync::RwLock,
 };
 
-use super::Failed;
+use super::{Failed, apart::Done};
 
+/// Held for reading by every program that runs.
+static AT_WORK: RwLock<()> = RwLock::const_new(());
 /// What is kept of what a program complains about.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 /// The supervisor has set them for this process.
@@ -69,7 +73,26 @@ impl Ran {
     }
 }
 
+/// For work that must not be left half done. Whoever asks this process to end asks the program that it runs as well. That
+/// one is waited for: it puts its things in order, and would be ended by its next word if nobody read it. No further one is
+/// begun.
+pub(super) async fn to_its_end(work: impl Future<Output = Result<Done, Failed>>) -> Result<Done, Failed> {
+    let mut asked = signal(SignalKind::terminate())
+        .map_err(|err| Failed::Work(format!("signals cannot be heard: {err}")))?;
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        done = &mut work => return done,
+        _ = asked.recv() => {}
+    }
+    tokio::select! {
+        done = &mut work => done,
+        // Whoever wants to begin another one comes after this.
+        _nobody = AT_WORK.write() => Err(Failed::Work("it was asked to end, and began nothing more".to_owned())),
+    }
+}
+
 pub(super) async fn run(program: &'static str, arguments: &[&str], keep: Keep) -> Result<Ran, Failed> {
+    let _at_work = AT_WORK.read().await;
     let failed = |err: io::Error| {
         Failed::Work(if err.kind() == io::ErrorKind::NotFound {
             format!("{program} is not on this node")
@@ -159,6 +182,34 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(missing, Failed::Work(why) if why.contains("is not on this node")));
+    }
+
+    #[tokio::test]
+    async fn a_program_is_waited_for_by_whoever_is_asked_to_end_and_no_other_is_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let (begun, ended) = (dir.path().join("begun"), dir.path().join("ended"));
+        let first = format!(
+            "echo >{}; sleep 0.5; echo word; echo >{}",
+            begun.display(),
+            ended.display()
+        );
+        let second = format!("echo >{}", dir.path().join("second").display());
+        let work = async {
+            let ran = run("sh", &["-c", &first], Keep::Head(100)).await?;
+            assert_eq!(ran.output, "word\n");
+            run("sh", &["-c", &second], Keep::Head(100)).await?;
+            Ok(Done::well(serde_json::Value::Null))
+        };
+        let ask = async {
+            while !begun.exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        };
+        let (done, ()) = tokio::join!(to_its_end(work), ask);
+        assert!(matches!(done, Err(Failed::Work(why)) if why.contains("asked to end")));
+        assert!(ended.exists());
+        assert!(!dir.path().join("second").exists());
     }
 
     #[tokio::test]

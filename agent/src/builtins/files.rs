@@ -24,6 +24,8 @@ use crate::run_dir::{RunDir, Work};
 
 /// Not files of a disk: their length is unknown, and they show or do what no file should.
 const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Where systemd puts the secrets of services, the node's own key among them.
+const CREDENTIALS: &str = "/run/credentials";
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 
 const PATH: Parameter =
@@ -45,6 +47,8 @@ pub(super) const DIGEST: &[Parameter] = &[PATH];
 pub(super) struct Rules {
     state_dir: PathBuf,
     readable_paths: Vec<PathBuf>,
+    /// Where the daemon itself was given its secrets.
+    credentials: Option<PathBuf>,
 }
 
 impl Rules {
@@ -53,14 +57,19 @@ impl Rules {
         let spec = run
             .read_spec()
             .map_err(|err| Failed::Work(format!("the rules of this node cannot be read: {err}")))?;
-        let readable_paths = match spec.work {
-            Work::Builtin { readable_paths, .. } => readable_paths,
-            Work::Hook { .. } => Vec::new(),
+        let (readable_paths, credentials) = match spec.work {
+            Work::Builtin {
+                readable_paths,
+                credentials,
+                ..
+            } => (readable_paths, credentials),
+            Work::Hook { .. } => (Vec::new(), None),
         };
         let state_dir = run.state_dir().to_owned();
         Ok(Self {
             state_dir,
             readable_paths,
+            credentials,
         })
     }
 }
@@ -179,9 +188,12 @@ fn may_read(path: &Path, mode: u32, rules: &Rules) -> Result<(), String> {
     if let Some(tree) = NEVER.iter().find(|tree| path.starts_with(tree)) {
         return Err(format!("what is under {tree} is no file"));
     }
-    let state_dir = fs::canonicalize(&rules.state_dir).unwrap_or_else(|_| rules.state_dir.clone());
-    if path.starts_with(&state_dir) {
+    let is_below = |dir: &PathBuf| path.starts_with(fs::canonicalize(dir).unwrap_or_else(|_| dir.clone()));
+    if is_below(&rules.state_dir) {
         return Err("the node's own keys are beside it".to_owned());
+    }
+    if path.starts_with(CREDENTIALS) || rules.credentials.as_ref().is_some_and(is_below) {
+        return Err("the secrets of services are there, the node's own key among them".to_owned());
     }
     let opened = |open: &PathBuf| fs::canonicalize(open).is_ok_and(|open| path.starts_with(open));
     if rules.readable_paths.iter().any(opened) {
@@ -215,6 +227,7 @@ mod tests {
         let rules = Rules {
             state_dir,
             readable_paths: Vec::new(),
+            credentials: None,
         };
         Here { dir, rules }
     }
@@ -322,6 +335,27 @@ mod tests {
         symlink(here.dir.path().join("state"), here.dir.path().join("way")).unwrap();
         let around = here.dir.path().join("way/nsk");
         assert!(here.read(&json!({"path": around})).unwrap_err().contains("keys"));
+    }
+
+    #[test]
+    fn the_secrets_of_services_stay_closed_whatever_is_open() {
+        let mut here = here();
+        fs::create_dir(here.dir.path().join("given")).unwrap();
+        let key = here.file("given/nsk", 0o644, b"k");
+        here.rules.readable_paths = vec![PathBuf::from("/")];
+        assert!(here.read(&json!({"path": key})).is_ok());
+        here.rules.credentials = Some(here.dir.path().join("given"));
+        assert!(here.read(&json!({"path": key})).unwrap_err().contains("secrets"));
+        for open in ["/", "/run", "/run/credentials"] {
+            here.rules.readable_paths = vec![PathBuf::from(open)];
+            let theirs = Path::new("/run/credentials/musterd.service/nsk");
+            assert!(
+                may_read(theirs, 0o444, &here.rules)
+                    .unwrap_err()
+                    .contains("secrets"),
+                "{open}"
+            );
+        }
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_shared::{ids::NodeId, time::Timestamp, wire::DetectedBy};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
     time::Instant,
 };
 
 use super::{Daemon, Event};
 use crate::{
+    builtins::slots::Slots,
     clock::Clock,
     config::Config,
     control::{self, Control},
@@ -23,12 +24,13 @@ use crate::{
     instance::Instance,
     journal::{Journal, Store},
     keyring::Keys,
+    kick::{Kicker, Kicks},
     launch::Launcher,
     link,
     nsk::{KeyFiles, Nsk},
     report::Reporter,
     run_dir,
-    runner::{BUILTINS_MAX, Runner},
+    runner::Runner,
     service::Service,
     session::{Decision, Session},
     stream::Listener,
@@ -47,6 +49,7 @@ struct Common {
     journal: Journal,
     clock: Clock,
     pokes: mpsc::Sender<Poke>,
+    kicks: Kicks,
     binary: Binary,
 }
 
@@ -74,6 +77,7 @@ impl Daemon {
         let (reload, reloads) = mpsc::channel(4);
         let (overview, overviews) = mpsc::channel(4);
         let (link, link_seen) = link::Teller::new(Timestamp::now());
+        let (kicker, kicks) = Kicker::new();
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let launcher = Launcher::choose(config.launcher)?;
@@ -85,6 +89,7 @@ impl Daemon {
             journal,
             clock,
             pokes,
+            kicks,
             binary: spawn_blocking(Binary::of_this_process)
                 .await
                 .map_err(|err| broken(err.into()))?
@@ -118,15 +123,15 @@ impl Daemon {
             journal,
             clock,
             pokes,
+            kicks,
             binary: _,
         } = common;
         let reporter = Reporter::new(
             control,
-            config.state_dir.clone(),
             clock.clone(),
-            &config.limits,
+            settings_seen.clone(),
+            kicks,
             identity.ca_pem,
-            config.output_ca_file.clone(),
         );
         let runner = Runner {
             settings: settings_seen,
@@ -136,7 +141,7 @@ impl Daemon {
             journal: journal.clone(),
             catalog: catalog_seen,
             pokes: pokes.clone(),
-            builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
+            builtin_slots: Slots::new(),
             reload,
             launcher,
         };
@@ -156,12 +161,14 @@ impl Daemon {
             runner: Arc::new(runner),
             reporter: Arc::new(reporter),
             pokes,
+            kicker,
             work: JoinSet::new(),
             stops: BTreeMap::new(),
             uploads: BTreeMap::new(),
             backlog: Decision::default(),
             retry_at: None,
             prune_at: Instant::now(),
+            pruned: false,
             retelling: None,
             told_again,
             service: Service::new(),
@@ -216,6 +223,7 @@ impl Common {
             signing: signing.clone(),
             told_again,
             link: link_seen,
+            kicks: self.kicks.clone(),
         };
         tasks.spawn(heart.beat(measured));
         let listener = Listener {
@@ -226,6 +234,7 @@ impl Common {
             limits: self.config.limits.clone(),
             events,
             link,
+            kicks: self.kicks.clone(),
         };
         tasks.spawn(listener.listen(clock_measured));
     }

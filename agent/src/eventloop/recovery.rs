@@ -14,6 +14,7 @@ use crate::{
     exit::{self, Exit},
     journal::Store,
     run_dir::{self, Found, Old, RunDir},
+    runner,
     session::{Past, Recorded, Stage},
 };
 
@@ -73,7 +74,9 @@ impl Daemon {
                 let runner = Arc::clone(&self.runner);
                 let stop_asked = self.way_to(execution);
                 self.work.spawn(async move {
-                    let outcome = runner.adopt(execution, attempt, supervisor, stop_asked).await;
+                    let outcome = runner
+                        .adopt_to_its_end(execution, attempt, supervisor, stop_asked)
+                        .await;
                     Event::Ended { execution, outcome }
                 });
                 Some(Past::Running)
@@ -88,7 +91,7 @@ impl Daemon {
                 Some(Past::Running)
             }
             other => {
-                let outcome = self.runner.outcome_of(&run, other).await;
+                let outcome = self.runner.outcome_of(&run, other, runner::MISSED).await;
                 log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id,
                     status:% = outcome.status();
                     "An action ended while the daemon was away");
@@ -123,7 +126,9 @@ impl Daemon {
             changed,
         } in old.into_iter().filter(|old| !kept.contains(&old.execution))
         {
-            if !self.is_told(execution).await && self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed {
+            // Before control has said what time it is, nothing is so old that it cannot be asked for again.
+            let young = !self.clock.is_known() || self.clock.now().minus(UNKNOWN_RUN_KEEP) < changed;
+            if young && !self.is_told(execution).await {
                 let about = run.about();
                 log::warn!(execution_id:% = execution, action = about.action, node_id = about.node;
                     "The journal does not know an action that was started here: it has lost its last words, or is \

@@ -372,6 +372,7 @@ mod tests {
         let builtin = Work::Builtin {
             environment: std::collections::BTreeMap::new(),
             readable_paths: Vec::new(),
+            credentials: None,
         };
         let hook = Work::Hook {
             digest: muster_shared::ids::Digest::of(b""),

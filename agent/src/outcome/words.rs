@@ -11,7 +11,8 @@ impl Outcome {
     pub(crate) fn callback(&self) -> Callback {
         let parts: Vec<String> = self.error().into_iter().chain(self.remark.clone()).collect();
         let output_total_bytes = match self.output {
-            Output::None | Output::Inline { .. } => None,
+            Output::None => None,
+            Output::Inline { total_bytes, .. } => total_bytes,
             Output::Spool { total_bytes, .. } => Some(total_bytes),
         };
         Callback {

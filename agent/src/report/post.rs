@@ -9,6 +9,7 @@ use super::upload::Turn;
 use crate::{
     backoff::{self, Backoff},
     control::{CallError, Control},
+    kick::Kicks,
     session::{Delivered, Errand},
 };
 
@@ -27,6 +28,7 @@ pub(super) struct Post {
     late_posts: Semaphore,
     /// Control can be reached again: do not wait any longer.
     reachable: Notify,
+    kicks: Kicks,
 }
 
 /// What came of one post that was answered for good.
@@ -48,7 +50,7 @@ enum Answer {
 }
 
 impl Post {
-    pub(super) fn new(control: Control, backoff: backoff::Bounds) -> Self {
+    pub(super) fn new(control: Control, backoff: backoff::Bounds, kicks: Kicks) -> Self {
         Self {
             control,
             backoff,
@@ -56,6 +58,7 @@ impl Post {
             checked_posts: Semaphore::new(CHECKED_POSTS_MAX),
             late_posts: Semaphore::new(1),
             reachable: Notify::new(),
+            kicks,
         }
     }
 
@@ -110,6 +113,7 @@ impl Post {
         loop {
             // Waiting for the slot is not waiting for control: the slot is given back before each wait.
             let slot = slots.acquire().await;
+            let mut kicks = self.kicks();
             let answered = self
                 .control
                 .callback(request.execution_id, &request.callback_token, callback)
@@ -144,20 +148,27 @@ impl Post {
             };
             log::log!(level, execution_id:% = request.execution_id, action:% = request.action, node_id:% = request.node_id, status:% = callback.status, failures,
                 error:% = err; "A callback was not taken and is tried again");
-            self.wait(&mut backoff, asked).await;
+            self.wait(&mut backoff, asked, &mut kicks).await;
         }
     }
 
-    /// Until the next try; less where control can be reached again, and has not asked for more.
-    pub(super) async fn wait(&self, backoff: &mut Backoff, asked: Option<Duration>) {
+    /// Until the next try; less where control can be reached again, and has not asked for more. The node's admin need not
+    /// wait even then.
+    pub(super) async fn wait(&self, backoff: &mut Backoff, asked: Option<Duration>, kicks: &mut Kicks) {
         let wait = tokio::time::sleep(backoff.next_unless_asked(asked, backoff::chance()));
-        if asked.is_some_and(|asked| !asked.is_zero()) {
-            return wait.await;
-        }
+        let asked = asked.is_some_and(|asked| !asked.is_zero());
         tokio::select! {
             () = wait => {}
-            () = self.reachable.notified() => backoff.reset(),
+            () = self.reachable.notified(), if !asked => backoff.reset(),
+            () = kicks.kicked() => backoff.reset(),
         }
+    }
+
+    /// Those from now on.
+    pub(super) fn kicks(&self) -> Kicks {
+        let mut kicks = self.kicks.clone();
+        kicks.forget();
+        kicks
     }
 }
 

@@ -18,10 +18,19 @@ pub(crate) enum Found {
     Ended(Outcome),
     /// The descriptor becomes readable when the supervisor ends.
     Running(OwnedFd),
-    Lost(String),
+    Lost(Lost),
     NeverRan,
     /// It asked for a reboot, and was ended by that or on the way to it. Only what follows can tell.
     GoingDown,
+}
+
+/// How an action was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    /// Its supervisor ended and left no record.
+    WithoutRecord,
+    /// The machine went down.
+    WithTheMachine,
 }
 
 /// How long a machine that was asked to reboot may take to go down.
@@ -103,10 +112,8 @@ impl RunDir {
             Some(handle) => Found::Running(handle),
             None if rebooting && same_boot => Found::GoingDown,
             None if rebooting => Found::Ended(rebooted(&theirs, boot_id)),
-            None if same_boot => {
-                Found::Lost("agent_restarted: the supervisor ended without a record".to_owned())
-            }
-            None => Found::Lost("node rebooted: the action was cut off".to_owned()),
+            None if same_boot => Found::Lost(Lost::WithoutRecord),
+            None => Found::Lost(Lost::WithTheMachine),
         })
     }
 
@@ -129,6 +136,7 @@ fn rebooted(before: &str, now: &str) -> Outcome {
     Outcome {
         output: Output::Inline {
             bytes: Base64(format!("{answer:#}\n").into_bytes()),
+            total_bytes: None,
         },
         ..Outcome::of(Ended::Exited { code: 0 })
     }
@@ -204,18 +212,20 @@ mod tests {
             })
             .unwrap()
         );
-        assert!(
-            matches!(run.examine("now").unwrap(), Found::Lost(why) if why.starts_with("agent_restarted"))
-        );
+        assert!(matches!(
+            run.examine("now").unwrap(),
+            Found::Lost(Lost::WithoutRecord)
+        ));
     }
 
     #[test]
     fn after_a_reboot_no_process_is_mistaken_for_the_supervisor() {
         let (_dir, run) = attempt();
         assert!(run.take_claim(&me()).unwrap());
-        assert!(
-            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
-        );
+        assert!(matches!(
+            run.examine("later").unwrap(),
+            Found::Lost(Lost::WithTheMachine)
+        ));
     }
 
     #[test]
@@ -272,7 +282,7 @@ mod tests {
                 panic!()
             };
             assert_eq!(outcome.ended, Ended::Exited { code: 0 });
-            let Output::Inline { bytes } = outcome.output else {
+            let Output::Inline { bytes, .. } = outcome.output else {
                 panic!()
             };
             let answer: serde_json::Value = serde_json::from_slice(&bytes.0).unwrap();
@@ -295,8 +305,9 @@ mod tests {
         let (_dir, run) = asked_for_a_reboot(None);
         run.unmark_reboot().unwrap();
         assert!(matches!(run.examine("now").unwrap(), Found::Lost(_)));
-        assert!(
-            matches!(run.examine("later").unwrap(), Found::Lost(why) if why.starts_with("node rebooted"))
-        );
+        assert!(matches!(
+            run.examine("later").unwrap(),
+            Found::Lost(Lost::WithTheMachine)
+        ));
     }
 }

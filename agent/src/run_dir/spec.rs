@@ -42,10 +42,13 @@ pub(crate) struct Spec {
 pub(crate) enum Work {
     /// The bytes on its standard input, which must have this digest.
     Hook { digest: Digest },
-    /// Itself, as a builtin with this in its environment, that may read these paths although not everybody may.
+    /// Itself, as a builtin with this in its environment, that may read these paths although not everybody may, and never
+    /// what lies where the daemon was given its secrets.
     Builtin {
         environment: BTreeMap<String, String>,
         readable_paths: Vec<PathBuf>,
+        #[serde(default)]
+        credentials: Option<PathBuf>,
     },
 }
 

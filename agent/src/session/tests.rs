@@ -81,6 +81,7 @@ fn ok() -> Outcome {
         ended: Ended::Exited { code: 0 },
         output: Output::Inline {
             bytes: Base64(b"x".to_vec()),
+            total_bytes: None,
         },
         remark: None,
     }
@@ -319,6 +320,34 @@ fn what_waits_too_long_times_out_and_is_never_started() {
     assert_eq!(tried.0.next_wake(), None);
 }
 
+/// The clock of a daemon that has just started may be hours fast, and only control can tell.
+#[test]
+fn what_waits_from_before_a_restart_expires_only_once_control_has_answered() {
+    let rows = || {
+        let taken = |n| row(hook(n), 0, Stage::Taken, Reported::Ack);
+        vec![(taken(1), None), (taken(2), None)]
+    };
+    let later = 2 * FAR;
+    let fresh = || {
+        let mut session = Tried::new().0;
+        assert_eq!(short(&session.recover(rows(), at(later))), " | ");
+        Tried(session)
+    };
+    let mut tried = fresh();
+    tried.expect_at(Input::Woken, later, " | ");
+    assert_eq!(tried.0.next_wake(), None, "there is nothing to wake up for");
+    // It was fast.
+    tried.expect_at(Input::Admitted, 0, "started 1.1 | start 1.1, post 1 started");
+    assert_eq!(tried.0.next_wake(), Some(hook(2).deadline()));
+
+    let mut tried = fresh();
+    tried.expect_at(
+        Input::Admitted,
+        later,
+        "ended 1 timeout, ended 2 timeout | post 1 timeout, post 2 timeout",
+    );
+}
+
 #[test]
 fn one_that_arrives_expired_is_not_started() {
     let mut tried = Tried::new();
@@ -420,11 +449,14 @@ fn after_a_restart_what_never_ran_gets_another_attempt_and_what_ended_does_not()
                 Some(Past::NeverRan),
             ),
         ],
-        "ended 1 failed, ended 3 timeout | post 3 timeout, post 1 failed",
+        "ended 1 failed | post 1 failed",
     );
     // Not before control takes this daemon for the node's own: another may have been sent the same.
     tried.expect(Input::Woken, " | ");
-    tried.expect(Input::Admitted, "started 2.2 | start 2.2, post 2 started");
+    tried.expect(
+        Input::Admitted,
+        "ended 3 timeout, started 2.2 | post 3 timeout, start 2.2, post 2 started",
+    );
 }
 
 #[test]

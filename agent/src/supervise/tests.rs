@@ -11,12 +11,20 @@ use crate::{
 };
 
 const RUN_DIR: &str = "MUSTER_TEST_SUPERVISE";
+/// Set where the system is to let nobody make a control group.
+const NO_GROUP: &str = "MUSTER_TEST_NO_GROUP";
 
 /// Not a test of its own: the supervisor that the other tests start.
 #[test]
 fn as_supervisor() {
     if let Ok(run_dir) = std::env::var(RUN_DIR) {
-        supervise(&RunDir::at(run_dir.into())).unwrap();
+        let refused = |_: &str| Err(io::ErrorKind::PermissionDenied.into());
+        let make_group = if std::env::var_os(NO_GROUP).is_some() {
+            refused
+        } else {
+            Cgroup::below_own
+        };
+        supervise(&RunDir::at(run_dir.into()), make_group).unwrap();
     }
 }
 
@@ -37,6 +45,15 @@ fn start(script: &str, adjust: impl FnOnce(&mut Spec)) -> Run {
 }
 
 fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce(&RunDir)) -> Run {
+    start_with(script, adjust, before, |_| ())
+}
+
+fn start_with(
+    script: &str,
+    adjust: impl FnOnce(&mut Spec),
+    before: impl FnOnce(&RunDir),
+    command: impl FnOnce(&mut Command),
+) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::at(dir.path().join("run"));
     run.create().unwrap();
@@ -61,13 +78,14 @@ fn start_after(script: &str, adjust: impl FnOnce(&mut Spec), before: impl FnOnce
     run.write_spec(&spec).unwrap();
     before(&run);
     let hook = hold::hold(script.as_bytes(), dir.path()).unwrap().fd;
-    let supervisor = Command::new("/proc/self/exe")
+    let mut supervisor = Command::new("/proc/self/exe");
+    supervisor
         .args(["--exact", "supervise::tests::as_supervisor", "--nocapture"])
         .env(RUN_DIR, run.path())
         .stdin(Stdio::from(hook))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::null());
+    command(&mut supervisor);
+    let supervisor = supervisor.spawn().unwrap();
     Run {
         dir,
         supervisor,
@@ -212,6 +230,87 @@ fn a_hook_that_will_not_hear_is_killed_after_the_grace() {
     assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
 }
 
+/// A shell without a trap ends at once when it is asked to. What it had started may take its time.
+#[test]
+fn who_is_left_of_a_hook_that_was_stopped_has_the_whole_grace() {
+    const SCRIPT: &str = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"\n\
+                          sh -c 'trap \"sleep 1; echo put away; echo tidy >tidied; exit\" TERM; echo $$ >child; \
+                          while :; do sleep 0.1; done' &\nwait\n";
+    const LIMIT_MS: u64 = 1_500;
+    for grouped in [true, false] {
+        for timed_out in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let adjust = |spec: &mut Spec| {
+                with_dir(&dir)(spec);
+                spec.stop_grace_ms = 20_000;
+                if timed_out {
+                    spec.limit_ms = LIMIT_MS;
+                }
+            };
+            let run = start_with(
+                SCRIPT,
+                adjust,
+                |_| (),
+                |command| {
+                    if !grouped {
+                        command.env(NO_GROUP, "");
+                    }
+                },
+            );
+            let child = said(&dir, "child");
+            if !timed_out {
+                rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
+            }
+            let ran = run.ended();
+            let expected = if timed_out {
+                Ended::TimedOut {
+                    limit_ms: LIMIT_MS,
+                    killed: false,
+                }
+            } else {
+                Ended::Stopped { processes_killed: 0 }
+            };
+            assert_eq!((ran.outcome.ended, ran.outcome.remark), (expected, None));
+            assert_eq!(said(&dir, "tidied"), "tidy");
+            // Before it, the shell may say that its own child was ended.
+            assert!(ran.output.ends_with("put away\n"), "{}", ran.output);
+            assert!(gone(&child));
+        }
+    }
+}
+
+/// The news of both wait for the supervisor when it is let go on, and it may hear either first.
+#[test]
+fn a_hook_that_ended_before_it_was_to_be_stopped_is_told_as_it_ended() {
+    const LIMIT_MS: u64 = 300;
+    let script =
+        "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"; echo $$ >pid; while [ ! -e go ]; do sleep 0.01; done; exit 7\n";
+    for timed_out in [true, false] {
+        for _ in 0..12 {
+            let dir = tempfile::tempdir().unwrap();
+            let run = start(script, |spec| {
+                with_dir(&dir)(spec);
+                if timed_out {
+                    spec.limit_ms = LIMIT_MS;
+                }
+            });
+            let hook = said(&dir, "pid");
+            rustix::process::kill_process(run.pid(), Signal::STOP).unwrap();
+            fs::write(dir.path().join("go"), "").unwrap();
+            while !gone(&hook) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if timed_out {
+                std::thread::sleep(Duration::from_millis(LIMIT_MS));
+            } else {
+                rustix::process::kill_process(run.pid(), Signal::TERM).unwrap();
+            }
+            rustix::process::kill_process(run.pid(), Signal::CONT).unwrap();
+            assert_eq!(run.ended().outcome.ended, Ended::Exited { code: 7 });
+        }
+    }
+}
+
 #[test]
 fn a_pipe_kept_open_by_a_daemon_does_not_hold_up_the_result() {
     let ran = ran("#!/bin/sh\nsetsid sleep 600 &\necho done\n");
@@ -338,6 +437,21 @@ fn what_the_kernel_takes_for_no_program_is_not_given_to_a_shell() {
         assert!(why.contains("no program"), "{why}");
         assert!(!mark.exists());
     }
+}
+
+#[test]
+fn what_fails_before_the_hook_is_there_is_told_as_no_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\necho ran >\"$MUSTER_PARAM_DIR/ran\"\n";
+    let run = start_after(script, with_dir(&dir), |run| {
+        fs::create_dir(run.output()).unwrap()
+    });
+    let Ended::Refused { code, why } = outcome_of(run).0.ended else {
+        panic!("it has started")
+    };
+    assert_eq!(code, "hook_not_started");
+    assert!(why.contains("make ready"), "{why}");
+    assert!(!dir.path().join("ran").exists());
 }
 
 #[test]

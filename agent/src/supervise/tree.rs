@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process_group};
 use tokio::{
     io::AsyncReadExt as _,
     net::unix::pipe,
@@ -13,7 +13,8 @@ use tokio::{
 use super::spool::Spool;
 use crate::{cgroup::Cgroup, outcome::Ended, procfs};
 
-/// What is left of a hook's tree once the hook itself has ended gets this long.
+/// What is left of a hook's tree once the hook itself has ended by itself gets this long, and so does a pipe that
+/// somebody outside the tree keeps open.
 const DRAIN: Duration = Duration::from_millis(500);
 /// A process that the kernel cannot kill, because it waits for a dead disk, is not waited for longer.
 const KILL_WAIT: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ enum Why {
 
 enum Phase {
     Running,
-    /// It was asked to end.
+    /// It was asked to end, and so was everybody whom it had started.
     Stopping,
     /// It was made to end.
     Killing,
@@ -73,8 +74,13 @@ impl Watch {
                 if everyone_gone && self.output.is_none() {
                     break;
                 }
-                if !matches!(phase, Phase::Draining) {
-                    (phase, deadline) = (Phase::Draining, Instant::now() + DRAIN);
+                match phase {
+                    // Whoever was asked to end along with it has its grace to the last.
+                    Phase::Stopping if !everyone_gone => {}
+                    Phase::Running | Phase::Stopping | Phase::Killing => {
+                        (phase, deadline) = (Phase::Draining, Instant::now() + DRAIN);
+                    }
+                    Phase::Draining => {}
                 }
             }
             let stop = tokio::select! {
@@ -85,11 +91,21 @@ impl Watch {
             };
             match phase {
                 Phase::Running => {
+                    reap(main, &mut status);
+                    if status.is_some() {
+                        // It had ended by itself before anybody asked it to, whichever of the two was heard first.
+                        continue;
+                    }
                     stopped = Some(stop);
                     ask_to_end(main);
                     (phase, deadline) = (Phase::Stopping, Instant::now() + grace);
                 }
                 Phase::Stopping => {
+                    reap(main, &mut status);
+                    if status.is_some() {
+                        // Its number may be another's by now, so nothing is sent to its group: the rest is ended by name.
+                        break;
+                    }
                     killed = Some(make_end(main, group));
                     (phase, deadline) = (Phase::Killing, Instant::now() + KILL_WAIT);
                 }
@@ -191,12 +207,15 @@ fn reap(main: Pid, status: &mut Option<WaitStatus>) -> bool {
     }
 }
 
-/// Those too who left the session and were adopted by the supervisor.
+/// Those too who left the session and were adopted by the supervisor. Each hears it once, and what they start in order to
+/// put their things in order does not hear it: they were listed before.
 fn ask_to_end(main: Pid) {
+    let there = everybody();
     // The hook is not reaped yet, so its process group can be nobody else's.
     let _ = kill_process_group(main, Signal::TERM);
-    for process in everybody() {
-        // Only those who left the group have not heard it yet, but hearing it twice does no harm.
+    let left_the_group =
+        |process: &procfs::Stat| Pid::from_raw(process.pid).is_none_or(|pid| getpgid(Some(pid)) != Ok(main));
+    for process in there.into_iter().filter(left_the_group) {
         procfs::signal(process, Signal::TERM);
     }
 }

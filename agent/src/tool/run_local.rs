@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
 };
 
 use super::{
@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     args::{RunLocalArgs, View},
-    builtins::{self, ReloadAsked},
+    builtins::{self, ReloadAsked, slots::Slots},
     clock::Clock,
     config::Config,
     declare,
@@ -51,7 +51,7 @@ use crate::{
     logging::{copy_to_stdout, say_on_stderr},
     outcome::{Ended, Outcome, Output},
     run_dir::{self, RunDir},
-    runner::{BUILTINS_MAX, Runner},
+    runner::Runner,
     session,
 };
 
@@ -130,7 +130,7 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
         journal,
         catalog: catalog_seen,
         pokes,
-        builtin_slots: Arc::new(Semaphore::new(BUILTINS_MAX)),
+        builtin_slots: Slots::new(),
         reload,
         launcher,
     };
@@ -266,7 +266,7 @@ fn tell(request: &ActionRequest, outcome: &Outcome, run: &RunDir, view: View) ->
         View::Table => {
             match &outcome.output {
                 Output::None => {}
-                Output::Inline { bytes } => copy_to_stdout(&mut &bytes.0[..])?,
+                Output::Inline { bytes, .. } => copy_to_stdout(&mut &bytes.0[..])?,
                 Output::Spool { .. } => copy_to_stdout(&mut File::open(run.output())?)?,
             }
             if let Some(error) = &callback.error {
@@ -281,7 +281,7 @@ fn tell(request: &ActionRequest, outcome: &Outcome, run: &RunDir, view: View) ->
         View::Json => {
             let bytes = match &outcome.output {
                 Output::None => Vec::new(),
-                Output::Inline { bytes } => bytes.0.clone(),
+                Output::Inline { bytes, .. } => bytes.0.clone(),
                 Output::Spool { .. } => fs::read(run.output())?,
             };
             let (output, output_base64) = match String::from_utf8(bytes) {
