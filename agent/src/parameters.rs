@@ -1,6 +1,6 @@
 //! Parameters as a hook meets them: JSON on standard input, and one environment variable each. Never a shell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_shared::wire::Parameters;
 use serde_json::Value;
@@ -69,6 +69,31 @@ pub(crate) fn variables(parameters: &Parameters) -> Result<BTreeMap<String, Stri
         .collect())
 }
 
+/// Every text in which the secret ones among the parameters may be seen: as a variable has them, as the file of all has
+/// them, and each text inside of one.
+pub(crate) fn texts_of(parameters: &Parameters, secret: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut texts = BTreeSet::new();
+    for (name, value) in parameters {
+        if secret.contains(name) {
+            texts.insert(as_text(value));
+            add_texts(value, &mut texts);
+        }
+    }
+    texts
+}
+
+fn add_texts(value: &Value, texts: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => {
+            let quoted = value.to_string();
+            texts.extend([text.clone(), quoted[1..quoted.len() - 1].to_owned()]);
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_texts(item, texts)),
+        Value::Object(fields) => fields.values().for_each(|field| add_texts(field, texts)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 fn as_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -82,6 +107,19 @@ fn as_text(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_secret_is_known_in_every_form_in_which_a_hook_is_given_it() {
+        let parameters =
+            json!({ "pin": 12345, "key": "a\"b", "all": { "deep": ["inner"] }, "open": "shown" });
+        let secret = ["pin", "key", "all", "absent"].map(str::to_owned).into();
+        let texts = texts_of(parameters.as_object().unwrap(), &secret);
+        let known: Vec<&str> = texts.iter().map(String::as_str).collect();
+        assert_eq!(
+            known,
+            ["12345", "a\"b", "a\\\"b", "inner", r#"{"deep":["inner"]}"#]
+        );
+    }
 
     fn of(value: &Value) -> Result<BTreeMap<String, String>, BadParameters> {
         variables(value.as_object().unwrap())

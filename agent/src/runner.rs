@@ -1,6 +1,6 @@
 //! Runs one invocation to its end: inside the daemon what only looks, all else under a supervisor of its own.
 
-use std::{fs, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
@@ -40,6 +40,7 @@ struct Program {
     /// What nobody can change; none for a builtin, which is the supervisor's own program.
     hook: Option<OwnedFd>,
     parameters: Parameters,
+    secret: BTreeSet<String>,
     limit: Duration,
     /// What an operator is told whatever comes of it.
     remark: Option<String>,
@@ -249,8 +250,10 @@ impl Runner {
         });
         let (limit, remark) = self.limit(request, manifest_max);
         let output_bytes_max = config.limits.output_bytes_max;
+        let secret = manifest.parameters.as_ref().map(|schema| schema.secret().clone());
         let program = Program {
             parameters,
+            secret: secret.unwrap_or_default(),
             limit,
             remark,
             output_bytes_max: manifest
@@ -280,6 +283,7 @@ impl Runner {
         let program = Program {
             hook: None,
             parameters,
+            secret: BTreeSet::new(),
             limit,
             remark,
             output_bytes_max: config.limits.output_bytes_max,
@@ -312,6 +316,7 @@ impl Runner {
             node_id: self.node,
             action: request.action.clone(),
             parameters: program.parameters,
+            secret: program.secret,
             limit_ms: u64::try_from(program.limit.as_millis()).unwrap_or(u64::MAX),
             stop_grace_ms: u64::try_from(config.limits.stop_grace.as_millis()).unwrap_or(u64::MAX),
             output_bytes_max: program.output_bytes_max,

@@ -6,6 +6,7 @@
 //! thread, and descriptors are made inheritable without a race.
 
 mod image;
+mod mask;
 mod spool;
 mod tree;
 
@@ -43,6 +44,7 @@ use crate::{
     run_dir::{Claim, RunDir, Spec, Work},
 };
 use image::Image;
+use mask::Mask;
 use spool::Spool;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -195,7 +197,9 @@ async fn run_work(
     group: Option<&Cgroup>,
     asked_to_stop: Signals,
 ) -> io::Result<Outcome> {
-    let mut spool = Spool::create(run, spec.output_bytes_max)?;
+    let secrets = parameters::texts_of(&spec.parameters, &spec.secret);
+    let mask = Mask::of(secrets.iter().map(String::as_str));
+    let mut spool = Spool::create(run, spec.output_bytes_max, mask)?;
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;

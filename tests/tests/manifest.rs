@@ -447,7 +447,8 @@ async fn a_secret_parameter_is_seen_by_its_hook_and_nowhere_else() {
         .node("one")
         .hook(
             "login",
-            "#!/bin/sh\n[ \"$MUSTER_PARAM_PASSWORD\" = canary-7f3a91c2 ] || exit 9\ncat | wc -c\n\
+            "#!/bin/sh\n[ \"$MUSTER_PARAM_PASSWORD\" = canary-7f3a91c2 ] || exit 9\n\
+             echo \"as $MUSTER_PARAM_USER with $MUSTER_PARAM_PASSWORD\"; cat; echo\n\
              touch @DIR@/inside\nwhile [ ! -e @DIR@/go ]; do sleep 0.05; done\n",
         )
         .prepare(|node| {
@@ -523,6 +524,12 @@ async fn a_secret_parameter_is_seen_by_its_hook_and_nowhere_else() {
     let settled = world.settled(id).await;
     assert_eq!(error_of(&settled, node.id), (Status::Succeeded, String::new()));
     nowhere("after the end").await;
+    // The hook prints it, and what is kept has it masked.
+    let said = world.output(&settled, node.id).await;
+    assert_eq!(
+        said,
+        "as me with ********\n{\"password\":\"********\",\"user\":\"me\"}\n"
+    );
     assert_eq!(sealed(&world), 0);
     assert_eq!(found_under(&node.state), Vec::<String>::new());
     let _ = node.stop().await;

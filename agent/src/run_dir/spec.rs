@@ -1,6 +1,9 @@
 //! What a supervisor is to do, as the daemon writes it down for it.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use muster_shared::{
     ids::{ActionName, Digest, ExecutionId, NodeId},
@@ -19,6 +22,9 @@ pub(crate) struct Spec {
     /// In a file of their own, which goes once they were read.
     #[serde(skip)]
     pub(crate) parameters: Parameters,
+    /// Those of them that the manifest declares `writeOnly`: their values are masked in the output.
+    #[serde(default)]
+    pub(crate) secret: BTreeSet<String>,
     pub(crate) limit_ms: u64,
     pub(crate) stop_grace_ms: u64,
     pub(crate) output_bytes_max: u64,

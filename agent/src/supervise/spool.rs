@@ -10,6 +10,7 @@ use std::{
 
 use muster_shared::ids::{Digest, Digester};
 
+use super::mask::Mask;
 use crate::{effect, outcome::Output, run_dir::RunDir};
 
 /// Room for the line that says how much is missing.
@@ -21,6 +22,8 @@ pub(super) struct Spool {
     head_bytes: u64,
     head_bytes_max: u64,
     tail: Ring,
+    /// Nothing goes past it.
+    mask: Option<Mask>,
     total_bytes: u64,
     /// Why no more is being kept: a full disk must not stop the hook, whose pipe is drained all the same.
     broken: Option<io::Error>,
@@ -35,7 +38,7 @@ struct Ring {
 }
 
 impl Spool {
-    pub(super) fn create(run: &RunDir, bytes_max: u64) -> io::Result<Self> {
+    pub(super) fn create(run: &RunDir, bytes_max: u64, mask: Option<Mask>) -> io::Result<Self> {
         let head_bytes_max = bytes_max / 2;
         Ok(Self {
             head: create(&run.output())?,
@@ -48,12 +51,23 @@ impl Spool {
                 capacity: bytes_max - head_bytes_max,
                 written: 0,
             },
+            mask,
             total_bytes: 0,
             broken: None,
         })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) {
+        match self.mask.take() {
+            None => self.put(bytes),
+            Some(mut mask) => {
+                mask.pass(bytes, |bytes| self.put(bytes));
+                self.mask = Some(mask);
+            }
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
         self.total_bytes += bytes.len() as u64;
         if self.broken.is_none() {
             self.broken = self.keep(bytes).err();
@@ -70,6 +84,9 @@ impl Spool {
 
     /// What was kept, and a remark when that is less than it should be.
     pub(super) fn finish(mut self) -> (Output, Option<String>) {
+        if let Some(mask) = self.mask.take() {
+            mask.finish(|bytes| self.put(bytes));
+        }
         if self.broken.is_none() {
             self.broken = self.append_tail().err();
         }
@@ -176,7 +193,7 @@ mod tests {
     fn spooled(bytes_max: u64, pieces: &[&[u8]]) -> (Vec<u8>, Output) {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::at(dir.path().to_owned());
-        let mut spool = Spool::create(&run, bytes_max).unwrap();
+        let mut spool = Spool::create(&run, bytes_max, None).unwrap();
         pieces.iter().for_each(|piece| spool.write(piece));
         let (output, remark) = spool.finish();
         assert_eq!(remark, None);

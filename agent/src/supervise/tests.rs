@@ -62,6 +62,7 @@ fn start_with(
         node_id: muster_shared::ids::NodeId::mint(Timestamp::from_millis(0), [2; 10]),
         action: "test".parse().unwrap(),
         parameters: muster_shared::wire::Parameters::new(),
+        secret: std::collections::BTreeSet::new(),
         limit_ms: 20_000,
         stop_grace_ms: 500,
         output_bytes_max: 8 << 20,
@@ -151,6 +152,36 @@ fn parameters_arrive_on_standard_input_and_it_ends() {
         format!("{}\n{name}\nend\n", serde_json::json!({ "name": name }))
     );
     assert_eq!(self::ran("#!/bin/sh\ncat\n").output, "{}");
+}
+
+#[test]
+fn what_a_hook_prints_of_a_secret_is_masked_and_counted_as_it_is_kept() {
+    let script = "#!/bin/sh\nprintf %s \"${MUSTER_PARAM_KEY%%2}\"; sleep 0.1; echo 2 is \"$MUSTER_PARAM_PIN\"\ncat\n";
+    let ran = start(script, |spec| {
+        spec.parameters.insert("key".into(), "hunter2".into());
+        spec.parameters.insert("pin".into(), "123".into());
+        spec.secret = ["key", "pin"].map(str::to_owned).into();
+    })
+    .ended();
+    assert!(!ran.output.contains("hunter2"), "{}", ran.output);
+    // Of what is shorter than four bytes it would say nothing less.
+    assert!(ran.output.contains("******** is 123\n"), "{}", ran.output);
+    assert!(
+        ran.output.ends_with("{\"key\":\"********\",\"pin\":\"123\"}"),
+        "{}",
+        ran.output
+    );
+    let Output::Spool {
+        kept_bytes,
+        total_bytes,
+        sha256,
+    } = ran.outcome.output
+    else {
+        panic!("{:?}", ran.outcome)
+    };
+    let length = ran.output.len() as u64;
+    assert_eq!((kept_bytes, total_bytes), (length, length));
+    assert_eq!(sha256, muster_shared::ids::Digest::of(ran.output.as_bytes()));
 }
 
 #[test]

@@ -7,11 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Base64;
 #[cfg(feature = "openapi")]
 use crate::schema;
-use crate::{
-    ids::{ActionName, Digest},
-    labels::Labels,
-    time::Timestamp,
-};
+use crate::{ids::Digest, labels::Labels, time::Timestamp};
 
 /// How many hooks one node may declare.
 pub const HOOKS_PER_NODE_MAX: usize = 128;
@@ -47,7 +43,7 @@ pub struct CapabilityManifest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct DeclaredHook {
-    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
+    #[cfg_attr(feature = "openapi", schemars(with = "crate::ids::ActionName"))]
     pub name: String,
     /// Of the hook as a whole: see [`hook_digest`].
     pub checksum: Digest,
@@ -135,7 +131,7 @@ pub struct HookManifest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BuiltinAction {
-    #[cfg_attr(feature = "openapi", schemars(with = "ActionName"))]
+    #[cfg_attr(feature = "openapi", schemars(with = "crate::ids::ActionName"))]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
