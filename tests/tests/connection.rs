@@ -257,7 +257,10 @@ async fn what_waits_outlives_a_restart_with_a_fast_clock_and_without_control() {
     let mut node = control
         .start_node(|node| {
             node.configure(QUICK);
-            node.install_hook("waits", WAITS);
+            node.install_hook(
+                "waits",
+                WAITS.replace("while", "echo \"$MUSTER_EXECUTION_ID\" >>@DIR@/ran\nwhile"),
+            );
         })
         .await;
     let requests = [(); 3].map(|()| control.hook_request("waits", node.hook_digest("waits")));
@@ -296,8 +299,11 @@ async fn what_waits_outlives_a_restart_with_a_fast_clock_and_without_control() {
     for request in &requests {
         control.push(request);
     }
-    until("the second is acknowledged", async || {
-        (control.advances(requests[1].execution_id) == [Status::Ack]).then_some(())
+    until("the first runs and the second is acknowledged", async || {
+        let runs = node
+            .trace_lines("ran")
+            .contains(&requests[0].execution_id.to_string());
+        (runs && control.advances(requests[1].execution_id) == [Status::Ack]).then_some(())
     })
     .await;
     node.kill9();
@@ -310,6 +316,8 @@ async fn what_waits_outlives_a_restart_with_a_fast_clock_and_without_control() {
         control.outcome(requests[0].execution_id).await.status,
         Status::Succeeded
     );
+    // It says again what control had heard from the daemon before.
+    let _ = control.take_complaints();
 }
 
 #[tokio::test(flavor = "multi_thread")]
