@@ -156,7 +156,8 @@ fn parameters_arrive_on_standard_input_and_it_ends() {
 
 #[test]
 fn what_a_hook_prints_of_a_secret_is_masked_and_counted_as_it_is_kept() {
-    let script = "#!/bin/sh\nprintf %s \"${MUSTER_PARAM_KEY%%2}\"; sleep 0.1; echo 2 is \"$MUSTER_PARAM_PIN\"\ncat\n";
+    let script =
+        "#!/bin/sh\nprintf %s \"${MUSTER_PARAM_KEY%%2}\"; sleep 0.1; echo 2 is \"$MUSTER_PARAM_PIN\"\ncat\n";
     let ran = start(script, |spec| {
         spec.parameters.insert("key".into(), "hunter2".into());
         spec.parameters.insert("pin".into(), "123".into());
