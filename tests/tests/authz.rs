@@ -357,7 +357,7 @@ async fn nobody_is_shown_a_node_that_they_may_not_act_on() {
     // Who was granted nothing has empty lists, where no project is named.
     let stranger = world.operator.with_token(&stranger.token);
     for list in ["/v1/nodes", "/v1/integrity-violations"] {
-        assert_eq!(shown(&stranger, list, "id").await, [json!(0); 0], "{list}");
+        assert!(shown(&stranger, list, "id").await.is_empty(), "{list}");
     }
 }
 

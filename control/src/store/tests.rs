@@ -400,6 +400,42 @@ async fn every_read_of_history_is_answered_by_an_index() {
     answered_by(store, "action_execution_target_owed_idx").await;
 }
 
+/// Also before PostgreSQL has counted the targets: an index that says more of the status would lead along the execution.
+#[tokio::test]
+async fn a_target_that_is_reported_is_found_by_its_key() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(2000).await;
+    let id = fixture.dispatch().await;
+    let step = Advance {
+        execution: id,
+        node: nodes[0],
+        from: Status::Pending,
+        through: &[],
+        to: Status::Ack,
+        exit_code: None,
+        error: None,
+        output: None,
+        output_bytes: None,
+        output_total_bytes: None,
+        output_error: None,
+    };
+    let _alone = listen().await;
+    let mut tx = fixture.store().begin().await.unwrap();
+    tx.advance(&[step], Timestamp::now()).await.unwrap();
+    tx.commit().await.unwrap();
+    let statements = heard();
+    let moves: Vec<_> = statements
+        .iter()
+        .filter(|s| s.contains("UPDATE action_execution_target AS t"))
+        .collect();
+    assert_eq!(moves.len(), 1, "{statements:#?}");
+    let steps = testing::plan(&fixture.store().write, moves[0]).await;
+    let key = testing::index_name(&fixture.store().write, "PRIMARY KEY");
+    let found = steps.iter().any(|step| step.contains(key));
+    let walked = steps.iter().any(|step| step.contains("target_status_idx"));
+    assert!(found && !walked, "{steps:#?}");
+}
+
 #[tokio::test]
 async fn what_a_node_is_owed_is_found_without_its_history() {
     let fixture = fixture().await;
