@@ -1,5 +1,5 @@
 //! Counts the effects that outlive this process, so that a story can stop it dead right after any one of them, or have the
-//! task break that had it.
+//! task break or the thread hang that had it.
 //!
 //! Only in builds with debug assertions. A release knows neither the variables nor the count.
 
@@ -36,13 +36,16 @@ mod counted {
     /// `KIND`: panic after the first of that kind.
     const PANIC_AFTER: &str = "MUSTER_PANIC_AFTER_EFFECT";
 
+    /// `KIND:FILE`: hold up the thread for good after the first of that kind, unless that file is there, which is made before.
+    const HOLD_AFTER: &str = "MUSTER_HOLD_AFTER_EFFECT";
+
     struct Asked {
         after: String,
         file: PathBuf,
     }
 
-    fn asked() -> Option<Asked> {
-        let asked = std::env::var(STOP_AFTER).ok()?;
+    fn asked(of: &str) -> Option<Asked> {
+        let asked = std::env::var(of).ok()?;
         let (after, file) = asked.split_once(':')?;
         Some(Asked {
             after: after.to_owned(),
@@ -60,11 +63,24 @@ mod counted {
         }
     }
 
+    fn hold_after(what: &str) {
+        static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
+        let asked = ASKED.get_or_init(|| asked(HOLD_AFTER)).as_ref();
+        let Some(asked) = asked.filter(|asked| asked.after == what && !asked.file.exists()) else {
+            return;
+        };
+        let _ = std::fs::write(&asked.file, what);
+        loop {
+            std::thread::park();
+        }
+    }
+
     pub(crate) fn done(what: &'static str) {
         break_after(what);
+        hold_after(what);
         static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let Some(Asked { after, file }) = ASKED.get_or_init(asked) else {
+        let Some(Asked { after, file }) = ASKED.get_or_init(|| asked(STOP_AFTER)) else {
             return;
         };
         let count = COUNT.fetch_add(1, Ordering::SeqCst) + 1;

@@ -89,6 +89,7 @@ async fn hooks_run_in_units_of_their_own() {
     without_the_bus_no_hook_is_started(&host).await;
     the_journal_tells_the_story(&host).await;
     what_is_wedged_is_started_anew(&host).await;
+    a_main_loop_that_hangs_is_started_anew(&host).await;
 }
 
 async fn a_reload_says_whether_the_configuration_is_sound(host: &TestHost) {
@@ -288,6 +289,26 @@ async fn what_is_wedged_is_started_anew(host: &TestHost) {
         assert_eq!(main_pid(host, &unit(&id)).await, supervisor);
         slow_succeeds(host, &id).await;
     }
+}
+
+/// The loop hangs and nothing else does: no watchdog that is fed beside it would tell.
+async fn a_main_loop_that_hangs_is_started_anew(host: &TestHost) {
+    host.sh(
+        "printf '[Service]\\nWatchdogSec=2s\\nTimeoutAbortSec=1s\\nRestartSec=100ms\\n\
+             Environment=\"MUSTER_HOLD_AFTER_EFFECT=a callback answered:/var/lib/muster/held\"\\n' \
+             >/run/systemd/system/musterd.service.d/story.conf
+         systemctl daemon-reload
+         systemctl restart musterd",
+    )
+    .await;
+    let daemon = main_pid(host, "musterd").await;
+    let id = slow(host).await;
+    host.comes_true(&format!(
+        "new=$(systemctl show -P MainPID musterd); [ $new != 0 ]; [ $new != {daemon} ]; systemctl is-active musterd"
+    ))
+    .await;
+    host.sh("[ -e /var/lib/muster/held ]").await;
+    slow_succeeds(host, &id).await;
 }
 
 const FILES: &str = "
