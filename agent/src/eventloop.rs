@@ -35,6 +35,7 @@ use crate::{
     kick::Kicker,
     outcome::Outcome,
     report::Reporter,
+    resident::Program,
     run_dir::RunDir,
     runner::{Runner, StopAsked},
     service::{self, Service},
@@ -103,6 +104,9 @@ struct Daemon {
     prune_at: Instant,
     /// Whether that was done since the start.
     pruned: bool,
+    program: Program,
+    /// Whether anything was heard since its pages were given back.
+    stirred: bool,
     /// What is being told again, because control was restored from a backup.
     retelling: Option<Retelling>,
     /// The last restore after which that was done.
@@ -216,6 +220,9 @@ impl Daemon {
         }
         let decision = self.session.handle(Input::Woken, self.clock.now());
         self.perform(decision).await;
+        if self.work.is_empty() && std::mem::take(&mut self.stirred) {
+            self.program.give_back();
+        }
     }
 
     /// By control's clock: what a wrong one takes for old is gone for good.
@@ -240,6 +247,7 @@ impl Daemon {
     }
 
     async fn hear(&mut self, event: Event) {
+        self.stirred = true;
         let input = match event {
             Event::Connected => {
                 self.service.ready(&format!("Connected to {}", self.server));

@@ -35,6 +35,7 @@ mod procfs;
 mod reach;
 mod readiness;
 mod report;
+mod resident;
 mod retry_after;
 mod run_as;
 mod run_dir;
