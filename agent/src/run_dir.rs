@@ -192,7 +192,12 @@ impl RunDir {
 
     fn read_record(&self) -> io::Result<Option<Outcome>> {
         match fs::read(self.exit()) {
-            Ok(raw) => Ok(Some(serde_json::from_slice(&raw)?)),
+            // A daemon that does not know the attempt takes room for it anew before it finds the claim. That may be behind
+            // the record, while it is being written or after: zeros, and nothing of it is lost.
+            Ok(raw) => {
+                let length = raw.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                Ok(Some(serde_json::from_slice(&raw[..length])?))
+            }
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),
         }

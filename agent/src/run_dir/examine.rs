@@ -253,6 +253,21 @@ mod tests {
         assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
     }
 
+    #[test]
+    fn room_that_is_taken_anew_behind_a_record_spoils_nothing() {
+        let (_dir, run) = attempt();
+        assert!(run.take_claim(&me()).unwrap());
+        let outcome = Outcome::of(Ended::Exited { code: 7 });
+        run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
+        // Whoever had opened it under its earlier name takes its room now.
+        drop(durable::reserve(&run.exit(), 4096).unwrap());
+        assert_eq!(fs::metadata(run.exit()).unwrap().len(), 4096);
+        assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
+        // What is nothing but room is no record.
+        fs::write(run.exit(), [0; 64]).unwrap();
+        assert!(run.examine("later").is_err());
+    }
+
     fn asked_for_a_reboot(ended: Option<Ended>) -> (tempfile::TempDir, RunDir) {
         let (dir, run) = attempt();
         // A supervisor that is gone.
