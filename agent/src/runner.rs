@@ -1,11 +1,14 @@
 //! Runs one invocation to its end: inside the daemon what only looks, all else under a supervisor of its own.
 
+mod breaks;
+mod inside;
+
 use std::{collections::BTreeSet, fs, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     time::Timestamp,
-    wire::{ActionKind, ActionRequest, Base64, DetectedBy, INLINE_OUTPUT_BYTES_MAX, Parameters, Verdict},
+    wire::{ActionKind, ActionRequest, DetectedBy, Parameters, Verdict},
 };
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
@@ -28,11 +31,10 @@ use crate::{
     journal::Journal,
     launch::{self, Launcher},
     limits::Limits,
-    outcome::{Ended, Outcome, Output, cut},
+    outcome::{Ended, Outcome, cut},
     parameters, readiness,
     run_as::RunAs,
     run_dir::{Claim, DOWN_WITHIN, Found, Lost, RunDir, Spec, Work},
-    unharmed::unharmed,
 };
 
 /// What a supervisor is to run.
@@ -67,8 +69,6 @@ pub(crate) struct Runner {
 const SEEN: &str = "supervisor_lost";
 /// The same of one that was gone when this daemon started.
 pub(crate) const MISSED: &str = "agent_restarted";
-/// Said of an action whose part of the daemon panicked.
-const BROKEN: &str = "agent_broke: what looked after it in musterd broke; its log says where";
 /// What is kept of the last words of a supervisor.
 const COMPLAINT_BYTES_MAX: usize = 1024;
 
@@ -76,51 +76,6 @@ const COMPLAINT_BYTES_MAX: usize = 1024;
 pub(crate) type StopAsked = watch::Receiver<bool>;
 
 impl Runner {
-    /// Whatever breaks on the way. A panic in here is that of one action, and what the action itself does goes on.
-    pub(crate) async fn run_to_its_end(
-        &self,
-        request: &ActionRequest,
-        attempt: u32,
-        stop_asked: StopAsked,
-    ) -> Outcome {
-        let inside = request.kind == ActionKind::Builtin && !builtins::is_apart(request.action.as_str());
-        match unharmed(self.run(request, attempt, stop_asked.clone())).await {
-            Some(outcome) => outcome,
-            None if inside => Outcome::of(Ended::Broke {
-                why: BROKEN.to_owned(),
-            }),
-            None => self.after_panic(request.execution_id, attempt, stop_asked).await,
-        }
-    }
-
-    /// Waits for a supervisor that an earlier daemon started.
-    pub(crate) async fn adopt_to_its_end(
-        &self,
-        execution: ExecutionId,
-        attempt: u32,
-        supervisor: OwnedFd,
-        stop_asked: StopAsked,
-    ) -> Outcome {
-        match unharmed(self.adopt(execution, attempt, supervisor, stop_asked.clone())).await {
-            Some(outcome) => outcome,
-            None => self.after_panic(execution, attempt, stop_asked).await,
-        }
-    }
-
-    /// The claim tells whether it runs, and then it is waited for as ever: nothing that clashes with it may start before.
-    async fn after_panic(&self, execution: ExecutionId, attempt: u32, stop_asked: StopAsked) -> Outcome {
-        log::error!(execution_id:% = execution, node_id:% = self.node;
-            "The part of the daemon that looked after an action broke; the action is taken up again");
-        let run = RunDir::of(&self.config().state_dir, execution, attempt);
-        let outcome = unharmed(self.result_of(run, &stop_asked)).await;
-        let outcome = outcome.unwrap_or_else(|| {
-            Outcome::of(Ended::Lost {
-                why: "nobody saw it end".to_owned(),
-            })
-        });
-        outcome.with_remark(Some(BROKEN.to_owned()))
-    }
-
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         // Asked again: the policy may have changed while it waited.
         if let Some(rule) = self.config().policy.denial(request.kind, request.action.as_str()) {
@@ -189,44 +144,6 @@ impl Runner {
             Some(_) | None => (asked, None),
         };
         (capped.min(self.clock.now().until(request.deadline())), remark)
-    }
-
-    async fn builtin(&self, request: &ActionRequest, attempt: u32, limit: Duration) -> Outcome {
-        let context = builtins::Context {
-            node: self.node,
-            catalog: Arc::clone(&self.catalog.borrow()),
-            reload: self.reload.clone(),
-        };
-        let (action, parameters) = (
-            request.action.clone(),
-            request.parameters.clone().unwrap_or_default(),
-        );
-        let slot = builtins::slot(action.as_str());
-        let work = self.builtin_slots.work(slot, move || {
-            builtins::run(action.as_str(), &parameters, &context)
-        });
-        match tokio::time::timeout(limit, work).await {
-            Err(_) => {
-                let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-                Outcome::of(Ended::TimedOut {
-                    limit_ms,
-                    killed: false,
-                })
-            }
-            Ok(Err(_panic)) => Outcome::of(Ended::Broke {
-                why: "the builtin failed inside musterd".to_owned(),
-            }),
-            Ok(Ok(Err(failed))) => outcome_of_failed(request, failed),
-            Ok(Ok(Ok(bytes))) => {
-                let run = RunDir::of(&self.config().state_dir, request.execution_id, attempt);
-                let (output, remark) = keep(&run, bytes);
-                Outcome {
-                    ended: Ended::Exited { code: 0 },
-                    output,
-                    remark,
-                }
-            }
-        }
     }
 
     /// Every refusal on the way is an outcome too.
@@ -594,70 +511,9 @@ async fn stop(run: &RunDir, supervisor: &OwnedFd) {
     }
 }
 
-/// Small output stays with the journal's record of the ending; larger goes to a spool as a hook's does. Where there is no
-/// room for that, its beginning stays, and a remark says so.
-fn keep(run: &RunDir, bytes: Vec<u8>) -> (Output, Option<String>) {
-    let total_bytes = bytes.len() as u64;
-    if bytes.len() <= INLINE_OUTPUT_BYTES_MAX {
-        let bytes = Base64(bytes);
-        let total_bytes = None;
-        return (Output::Inline { bytes, total_bytes }, None);
-    }
-    let written = run.create().and_then(|()| durable::write(&run.output(), &bytes));
-    let Err(err) = written else {
-        let sha256 = Digest::of(&bytes);
-        let output = Output::Spool {
-            kept_bytes: total_bytes,
-            total_bytes,
-            sha256,
-        };
-        return (output, None);
-    };
-    let beginning = cut(&String::from_utf8_lossy(&bytes), INLINE_OUTPUT_BYTES_MAX);
-    let remark = format!(
-        "output_incomplete: the spool could not be written: {err}; these are the first {} of {total_bytes} bytes",
-        beginning.len()
-    );
-    let output = Output::Inline {
-        bytes: Base64(beginning.into_bytes()),
-        total_bytes: Some(total_bytes),
-    };
-    (output, Some(remark))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn of_an_output_that_finds_no_room_the_beginning_is_kept_and_the_rest_is_said_to_be_missing() {
-        let dir = tempfile::tempdir().unwrap();
-        let bytes = "ä".repeat(INLINE_OUTPUT_BYTES_MAX).into_bytes();
-        let total = bytes.len() as u64;
-        let (whole, remark) = keep(&RunDir::at(dir.path().join("run")), bytes.clone());
-        assert!(matches!(whole, Output::Spool { kept_bytes, .. } if kept_bytes == total));
-        assert_eq!(remark, None);
-        // Not even its directory can be made.
-        fs::write(dir.path().join("file"), "").unwrap();
-        let (output, remark) = keep(&RunDir::at(dir.path().join("file/run")), bytes.clone());
-        let Output::Inline {
-            bytes: kept,
-            total_bytes,
-        } = output
-        else {
-            panic!("{output:?}")
-        };
-        assert_eq!(
-            (kept.0.len(), total_bytes),
-            (INLINE_OUTPUT_BYTES_MAX, Some(total))
-        );
-        assert!(bytes.starts_with(&kept.0));
-        let remark = remark.unwrap();
-        assert!(
-            remark.starts_with("output_incomplete: ") && remark.contains(&format!("of {total} bytes")),
-            "{remark}"
-        );
-    }
 
     #[test]
     fn what_a_supervisor_complains_of_is_told_without_its_log() {
