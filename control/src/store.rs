@@ -45,7 +45,7 @@ use muster_shared::ids::{Digest, ExecutionId, NodeId};
 use uuid::Uuid;
 
 use ask::Questions;
-use engine::{Pool, Transaction};
+use engine::{Pool, Pools, Transaction};
 use statement::query;
 
 pub(crate) use access::Presented;
@@ -119,6 +119,7 @@ impl StoreError {
 pub(crate) struct Store {
     write: Pool,
     read: Pool,
+    lookup: Pool,
     shared: bool,
     /// By which news of this service is known from that of others.
     teller: Uuid,
@@ -139,20 +140,19 @@ struct Untold {
 impl Store {
     /// Opens the database and brings its schema up to date; refuses one that a newer release has changed.
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
-        let (write, read) = database.open().await?;
-        Ok(Self::of(write, read, database))
+        Ok(Self::of(database.open().await?, database))
     }
 
     /// Opens the database to look at it, also while it is served. Nothing is brought up to date.
     pub(crate) async fn open_to_read(database: &Database) -> Result<Self, StoreError> {
-        let read = database.open_to_read().await?;
-        Ok(Self::of(read.clone(), read, database))
+        Ok(Self::of(database.open_to_read().await?, database))
     }
 
-    fn of(write: Pool, read: Pool, database: &Database) -> Self {
+    fn of(pools: Pools, database: &Database) -> Self {
         Self {
-            write,
-            read,
+            write: pools.write,
+            read: pools.read,
+            lookup: pools.lookup,
             shared: database.is_shared(),
             teller: Uuid::now_v7(),
             key_owners: Questions::default(),
@@ -180,6 +180,7 @@ impl Store {
     }
 
     pub(crate) async fn close(&self) {
+        self.lookup.close().await;
         self.read.close().await;
         self.write.close().await;
     }

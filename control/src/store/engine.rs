@@ -26,6 +26,8 @@ use super::{
 
 /// How many connections read at the same time.
 const READERS: u32 = 4;
+/// How many look rows up for nodes: whose key it is, a target, what a node is owed, and the outbox.
+const LOOKUPS: u32 = 4;
 /// How long a writer waits for its turn, and a reader for a connection, before the caller is told to come back.
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// PostgreSQL ends a write that does not go on for so long: a replica that froze must not hold up the others.
@@ -34,6 +36,16 @@ const IDLE_WRITE_MAX: &str = "20s";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
 const TAKE_TURN: &str = "SELECT pg_advisory_xact_lock(1299541875)";
+/// For who writes, and for who looks rows up for nodes: each row is found by its key, so that one plan serves whatever
+/// values, and reads no table from its beginning however few rows the server believes in. What the server asks for itself,
+/// as whether a row that is referred to is there, is planned by this too: anew for each row, it was most of its work.
+const BY_KEY: [(&str, &str); 2] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+];
+/// For who reads by what was asked for. A plan that was made when a table was new would read all of it for ever after, until
+/// the server's statistics catch up. One for each execution costs less than that once.
+const BY_VALUES: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 /// Where each statement is told of, for tests and for whoever looks for what a request costs.
 pub(super) const STATEMENTS: &str = "muster_control::statement";
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -94,33 +106,47 @@ impl Database {
         }
     }
 
-    /// The connection that writes and those that read, with the schema up to date.
-    pub(super) async fn open(&self) -> Result<(Pool, Pool), StoreError> {
+    /// Connections for everything, with the schema up to date.
+    pub(super) async fn open(&self) -> Result<Pools, StoreError> {
         match self {
             Self::Sqlite(path) => {
                 migrate(path).await?;
                 let to = |writes, count| Pool::Sqlite(Connections::to(path, writes, count, TURN_MAX));
-                Ok((to(true, 1), to(false, READERS)))
+                let read = to(false, READERS);
+                Ok(Pools {
+                    write: to(true, 1),
+                    lookup: read.clone(),
+                    read,
+                })
             }
             Self::Postgres(options) => {
-                let (write, read) = (postgres(options, 1).await?, postgres(options, READERS).await?);
+                let write = postgres(options, &BY_KEY, 1).await?;
                 // Takes a lock of its own: replicas that start together go one after another.
                 sqlx::migrate!("./migrations/postgres").run(&write).await?;
-                Ok((Pool::Postgres(write), Pool::Postgres(read)))
+                Ok(Pools {
+                    write: Pool::Postgres(write),
+                    read: Pool::Postgres(postgres(options, &BY_VALUES, READERS).await?),
+                    lookup: Pool::Postgres(postgres(options, &BY_KEY, LOOKUPS).await?),
+                })
             }
         }
     }
 
-    /// One connection that changes nothing.
-    pub(super) async fn open_to_read(&self) -> Result<Pool, StoreError> {
-        Ok(match self {
+    /// One connection for everything, which changes nothing.
+    pub(super) async fn open_to_read(&self) -> Result<Pools, StoreError> {
+        let one = match self {
             Self::Sqlite(path) => Pool::Sqlite(Connections::to(path, false, 1, TURN_MAX)),
             Self::Postgres(options) => {
                 let options = (**options)
                     .clone()
                     .options([("default_transaction_read_only", "on")]);
-                Pool::Postgres(postgres(&options, 1).await?)
+                Pool::Postgres(postgres(&options, &BY_VALUES, 1).await?)
             }
+        };
+        Ok(Pools {
+            write: one.clone(),
+            read: one.clone(),
+            lookup: one,
         })
     }
 }
@@ -142,19 +168,23 @@ async fn migrate(path: &Path) -> Result<(), StoreError> {
     Ok(connection.close().await?)
 }
 
-async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool, sqlx::Error> {
+async fn postgres(
+    options: &PgConnectOptions,
+    planned: &[(&str, &str)],
+    connections: u32,
+) -> Result<PgPool, sqlx::Error> {
     let turn_max = format!("{}s", TURN_MAX.as_secs());
     let options = options.clone().application_name("muster-control").options([
         // As for SQLite, whatever the server's default is.
         ("synchronous_commit", "on"),
         ("lock_timeout", turn_max.as_str()),
         ("idle_in_transaction_session_timeout", IDLE_WRITE_MAX),
-        // A plan that was made when a table was new reads all of it for ever after, until the server's statistics catch up.
-        // One for each execution costs less than that once.
-        ("plan_cache_mode", "force_custom_plan"),
         // What is looked up by its key is in memory, or on a disk without heads.
         ("random_page_cost", "1.1"),
+        // It would be compiled for a statement that cannot do without reading a whole table, however small.
+        ("jit", "off"),
     ]);
+    let options = options.options(planned.iter().copied());
     let connect = PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(TURN_MAX)
@@ -163,6 +193,14 @@ async fn postgres(options: &PgConnectOptions, connections: u32) -> Result<PgPool
         Ok(pool) => pool,
         Err(_) => Err(sqlx::Error::PoolTimedOut),
     }
+}
+
+/// The connections of a service.
+pub(super) struct Pools {
+    pub(super) write: Pool,
+    pub(super) read: Pool,
+    /// For rows that are looked up by their keys.
+    pub(super) lookup: Pool,
 }
 
 #[derive(Clone)]

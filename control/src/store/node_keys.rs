@@ -19,7 +19,7 @@ use crate::{
 impl Store {
     /// The node of which a key with this hash is known.
     pub(crate) async fn owner_of_nsk(&self, hash: Digest) -> Result<Option<KeyOwner>, StoreError> {
-        ask(&self.key_owners, hash, &self.read, key_owners, nearby).await
+        ask(&self.key_owners, hash, &self.lookup, key_owners, nearby).await
     }
 }
 

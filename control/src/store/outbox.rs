@@ -182,7 +182,7 @@ async fn all_owed(pool: Pool, nodes: Vec<NodeId>) -> Result<OwedTo, StoreError> 
 impl Store {
     /// All that a node is owed at this moment, but for the signing keys.
     pub(crate) async fn owed_to(&self, node: NodeId) -> Result<Vec<Owed>, StoreError> {
-        let owed = ask(&self.owed, node, &self.read, all_owed, elsewhere).await?;
+        let owed = ask(&self.owed, node, &self.lookup, all_owed, elsewhere).await?;
         Ok(owed.unwrap_or_default())
     }
 
@@ -213,7 +213,7 @@ impl Store {
             query.push(" OR ").push_in("o.id", missing);
         }
         query.push(" ORDER BY o.id LIMIT ").push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.read).await?;
+        let rows = query.build().fetch_all(&self.lookup).await?;
         rows.iter()
             .map(|row| {
                 Ok(OutboxRow {

@@ -57,7 +57,7 @@ impl Store {
         ask(
             &self.targets,
             (execution, node),
-            &self.read,
+            &self.lookup,
             target_states,
             nearby,
         )
