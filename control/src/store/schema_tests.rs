@@ -85,6 +85,27 @@ async fn the_schema_holds_what_the_rules_say() {
     }
 }
 
+/// PostgreSQL plans its own checks of references by the setting of whoever writes: anew for each row they cost more than
+/// the rows.
+#[tokio::test]
+async fn what_is_found_by_its_key_is_planned_once() {
+    let (_dir, _, store) = history().await;
+    let Pool::Postgres(_) = &store.write else {
+        return;
+    };
+    for (pool, plans) in [
+        (&store.write, "force_generic_plan"),
+        (&store.lookup, "force_generic_plan"),
+        (&store.read, "force_custom_plan"),
+    ] {
+        let mode: String = query_scalar("SHOW plan_cache_mode")
+            .fetch_one(pool)
+            .await
+            .unwrap();
+        assert_eq!(mode, plans);
+    }
+}
+
 #[tokio::test]
 async fn a_database_of_a_newer_control_is_refused() {
     let (_dir, database, store) = history().await;
