@@ -81,7 +81,7 @@ impl TestHost {
         Some(host)
     }
 
-    /// The same with the packages under test in `/host/0.1.0` and `/host/0.1.1`, and none installed.
+    /// The same with the packages under test in `/host/old` and `/host/new`, and none installed.
     ///
     /// # Panics
     /// When they cannot be made.
