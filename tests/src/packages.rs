@@ -20,6 +20,30 @@ const EPOCH: &str = "1767225600";
 /// binaries as an older version.
 const GIVEN: &str = "MUSTER_STORY_PACKAGES";
 
+/// Makes of a machine with dnf one that is made of rpms: a repository with ours, and with packages that hold nothing for what the
+/// machine has by its other manager. rpm itself says what is in the libraries. The presets are those of such a machine: no service
+/// is enabled.
+pub const REPOSITORY: &str = r#"
+mkdir -p /srv/repo /etc/yum.repos.d
+libraries=$(ldconfig -p | awk '$1 ~ /^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux-.*)$/ { print $NF }')
+stand_in() {
+    printf '%s
+' "Name: $1" "Version: $2" 'Release: 1' 'Summary: stand-in' 'License: none' 'BuildArch: noarch' "${3:-}"         '%description' '%files' >/root/stand-in.spec
+    rpmbuild -bb --quiet --define '_rpmdir /srv/repo' /root/stand-in.spec
+}
+stand_in glibc 2 "Provides: rtld(GNU_HASH)
+$(echo "$libraries" | /usr/lib/rpm/rpmdeps --provides | sed 's/^/Provides: /')"
+stand_in bash 5 'Provides: /bin/sh'
+stand_in shadow-utils 4
+stand_in dbus 1
+stand_in systemd $(systemctl --version | awk 'NR == 1 { print $2 }')
+cp /host/old/*.rpm /host/new/*.rpm /srv/repo
+createrepo_c --quiet /srv/repo
+printf '%s
+' '[muster]' 'name=Muster' 'baseurl=file:///srv/repo' 'gpgcheck=0' >/etc/yum.repos.d/muster.repo
+echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset
+"#;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

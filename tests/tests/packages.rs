@@ -2,7 +2,7 @@
 
 use muster_tests::{
     TestHost,
-    packages::{NAMES, NEW, OLD, made_packages, make_again},
+    packages::{NAMES, NEW, OLD, REPOSITORY, made_packages, make_again},
     prelude::*,
     testhost::left_out,
 };
@@ -19,11 +19,12 @@ const HOOKS: [(&str, &str); 3] = [
     ),
 ];
 
-/// The two formats, by what an admin types.
+/// The two formats, by what an admin types: files for dpkg and rpm, or names that dnf looks for in a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Deb,
     Rpm,
+    Dnf,
 }
 
 impl Format {
@@ -31,20 +32,31 @@ impl Format {
     fn file(self, name: &str, version: &str) -> String {
         match self {
             Self::Deb => format!("/host/{version}/{name}_[0-9]*.deb"),
-            Self::Rpm => format!("/host/{version}/{name}-[0-9]*.rpm"),
+            Self::Rpm | Self::Dnf => format!("/host/{version}/{name}-[0-9]*.rpm"),
         }
     }
 
-    /// What puts packages there for the first time, and what puts another version in their place. This machine's rpm knows
-    /// nothing of what dpkg has installed.
+    /// What puts packages there for the first time, and what puts another version in their place.
     fn install(self, names: &[&str], version: &str) -> String {
         let files: Vec<String> = names.iter().map(|name| self.file(name, version)).collect();
-        let command = match self {
+        let files = files.join(" ");
+        match self {
             // This machine leaves out documents otherwise.
-            Self::Deb => "dpkg --install --force-unsafe-io --path-include=/usr/share/*",
-            Self::Rpm => "rpm --upgrade --oldpackage --nodeps",
-        };
-        format!("{command} {}", files.join(" "))
+            Self::Deb => format!("dpkg --install --force-unsafe-io --path-include=/usr/share/* {files}"),
+            // This machine's rpm knows nothing of what dpkg has installed.
+            Self::Rpm => format!("rpm --upgrade --oldpackage --nodeps {files}"),
+            Self::Dnf => format!(
+                "dnf -y install $(rpm --query --package --queryformat '%{{NAME}}-%{{VERSION}} ' {files})"
+            ),
+        }
+    }
+
+    /// What brings packages that are there to the newest version there is.
+    fn upgrade(self, names: &[&str]) -> String {
+        match self {
+            Self::Deb | Self::Rpm => self.install(names, NEW),
+            Self::Dnf => format!("dnf -y upgrade {}", names.join(" ")),
+        }
     }
 
     /// Fails unless that version is what is installed.
@@ -54,7 +66,7 @@ impl Format {
             Self::Deb => format!(
                 "[ $(dpkg-query --show --showformat '${{Version}}' {name}) = $(dpkg-deb --field {file} Version) ]"
             ),
-            Self::Rpm => format!("[ $(rpm --query {name}) = $(rpm --query --package {file}) ]"),
+            Self::Rpm | Self::Dnf => format!("[ $(rpm --query {name}) = $(rpm --query --package {file}) ]"),
         }
     }
 
@@ -62,6 +74,7 @@ impl Format {
         let command = match self {
             Self::Deb => "dpkg --remove",
             Self::Rpm => "rpm --erase --nodeps",
+            Self::Dnf => "dnf -y remove",
         };
         format!("{command} {}", names.join(" "))
     }
@@ -124,6 +137,7 @@ async fn debian_packages_are_installed_used_upgraded_and_purged() {
     what_was_stopped_stays_stopped(&host, Format::Deb).await;
     the_packages_settings_meet_the_admins(&host).await;
     a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Deb).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Deb).await;
     nothing_is_left_by_a_purge(&host).await;
 }
 
@@ -141,6 +155,7 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
     a_downgrade_is_an_upgrade(&host, Format::Rpm).await;
     what_was_stopped_stays_stopped(&host, Format::Rpm).await;
     a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Rpm).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Rpm).await;
     // What an admin has changed is kept beside.
     host.sh(&Format::Rpm.remove(&NAMES)).await;
     assert_eq!(
@@ -151,6 +166,73 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
         .await;
     host.sh("! systemctl cat musterd muster-control 2>/dev/null")
         .await;
+}
+
+/// As where rpms are what everything is made of: by name, from a repository, with what they need.
+#[tokio::test]
+async fn dnf_installs_upgrades_and_removes_what_a_repository_has() {
+    let Some(host) = TestHost::with_tools_and_packages("dnf").await else {
+        return;
+    };
+    host.sh(REPOSITORY).await;
+    a_node_is_made_of_them(&host, Format::Dnf).await;
+    // What is required, and what is recommended.
+    host.sh("rpm --query glibc bash shadow-utils systemd dbus").await;
+    host.sh("! systemctl is-enabled --quiet musterd; ! systemctl is-enabled --quiet muster-control")
+        .await;
+    host.sh("systemctl enable --quiet musterd muster-control").await;
+    an_upgrade_leaves_hooks_and_settings_alone(&host, Format::Dnf).await;
+    a_hook_upgrades_its_own_daemon(&host, Format::Dnf).await;
+    a_downgrade_is_an_upgrade(&host, Format::Dnf).await;
+    a_builtin_upgrades_its_own_daemon(&host).await;
+    the_same_version_once_more(&host).await;
+    what_was_stopped_stays_stopped(&host, Format::Dnf).await;
+    a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Dnf).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Dnf).await;
+    host.sh(&Format::Dnf.remove(&NAMES)).await;
+    host.sh("[ -d /var/lib/muster ] && [ ! -e /usr/bin/musterd ]")
+        .await;
+    host.sh("! systemctl cat musterd muster-control 2>/dev/null")
+        .await;
+}
+
+/// The daemon asks for what apt would do where there is apt.
+async fn a_builtin_upgrades_its_own_daemon(host: &TestHost) {
+    host.sh("mv /usr/bin/apt-get /root/").await;
+    let daemon = main_pid(host, "musterd").await;
+    let id = host
+        .sh("muster run packages.list -l role=story -p state=upgradable")
+        .await;
+    host.ended(&id).await;
+    let asked = host.output(&id).await;
+    let listed: Value = serde_json::from_str(&asked).expect("an answer");
+    assert_eq!(listed["manager"], "dnf", "{listed}");
+    let names: Vec<&str> = listed["packages"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    assert_eq!(names, ["muster", "muster-control", "musterd"], "{listed}");
+    let id = host
+        .sh("muster run packages.upgrade -l role=story -p packages=musterd")
+        .await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    let done: Value = serde_json::from_str(&host.output(&id).await).expect("an answer");
+    assert_eq!(done["upgraded"][0]["name"], "musterd", "{done}");
+    host.sh(&Format::Dnf.is_installed("musterd", NEW)).await;
+    assert_ne!(main_pid(host, "musterd").await, daemon);
+    host.sh("mv /root/apt-get /usr/bin/").await;
+}
+
+async fn the_same_version_once_more(host: &TestHost) {
+    let (id, supervisor) = slow(host).await;
+    host.sh("dnf -y reinstall musterd").await;
+    host.sh(&format!("{ACTIVE} && systemctl is-enabled --quiet musterd"))
+        .await;
+    still_runs(host, &id, &supervisor).await;
+    slow_went_through(host, &id).await;
 }
 
 /// This machine has all of it by its other manager.
@@ -215,7 +297,7 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
         main_pid(host, "musterd").await,
         main_pid(host, "muster-control").await,
     );
-    host.sh(&format.install(&NAMES, NEW)).await;
+    host.sh(&format.upgrade(&NAMES)).await;
     host.sh(&format.is_installed("musterd", NEW)).await;
     assert_ne!(main_pid(host, "musterd").await, daemons.0);
     assert_ne!(main_pid(host, "muster-control").await, daemons.1);
@@ -233,7 +315,7 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
 async fn a_hook_upgrades_its_own_daemon(host: &TestHost, format: Format) {
     host.sh(&format.install(&["musterd"], OLD)).await;
     let before = main_pid(host, "musterd").await;
-    let command = format.install(&["musterd"], NEW);
+    let command = format.upgrade(&["musterd"]);
     host.sh(&format!("rm -f /root/runs; echo {command} >/root/upgrade"))
         .await;
     let id = host.dispatch("upgrades", "5m").await;
@@ -300,12 +382,27 @@ async fn a_removal_ends_no_hook_and_forgets_nothing(host: &TestHost, format: For
         .await;
     // It is told by whoever comes next.
     host.sh(&format.install(&["musterd"], NEW)).await;
-    match format {
-        Format::Deb => host.sh("[ ! -e /run/musterd.installed-again ]").await,
-        // Its admin, or the presets of the machine, say when.
-        Format::Rpm => host.sh("systemctl start musterd").await,
-    };
+    host.sh(
+        "[ ! -e /run/musterd.installed-again ] && [ -z \"$(ls -d /var/lib/muster/.*abled.* 2>/dev/null)\" ]",
+    )
+    .await;
+    host.sh("systemctl is-enabled --quiet musterd").await;
     slow_went_through(host, &id).await;
+}
+
+/// Both are as they were: a removal is no reason to run what an admin has taken out of service.
+async fn what_was_disabled_is_so_when_it_comes_back(host: &TestHost, format: Format) {
+    host.sh("systemctl disable --now musterd; systemctl enable --quiet musterd-enroll")
+        .await;
+    host.sh(&format.remove(&["musterd"])).await;
+    host.sh(&format.install(&["musterd"], NEW)).await;
+    host.sh(&format!(
+        "! {ACTIVE}; ! systemctl is-enabled --quiet musterd; systemctl is-enabled --quiet musterd-enroll"
+    ))
+    .await;
+    host.sh("systemctl disable musterd-enroll; systemctl enable --now musterd")
+        .await;
+    greets(host).await;
 }
 
 async fn nothing_is_left_by_a_purge(host: &TestHost) {
