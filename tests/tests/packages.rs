@@ -1,5 +1,6 @@
 //! The packages, as an admin meets them: on a machine without a network, over upgrades, and until they are gone.
 
+use muster_shared::message_id::{ACTION_ENDED, HOOK_CHANGED, HOOK_DIFFERS};
 use muster_tests::{
     TestHost,
     packages::{NAMES, NEW, OLD, REPOSITORY, made_packages, make_again},
@@ -136,6 +137,8 @@ async fn debian_packages_are_installed_used_upgraded_and_purged() {
     a_downgrade_is_an_upgrade(&host, Format::Deb).await;
     what_was_stopped_stays_stopped(&host, Format::Deb).await;
     the_packages_settings_meet_the_admins(&host).await;
+    the_environment_is_the_admins(&host).await;
+    the_journal_explains_what_happened(&host).await;
     a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Deb).await;
     what_was_disabled_is_so_when_it_comes_back(&host, Format::Deb).await;
     nothing_is_left_by_a_purge(&host).await;
@@ -256,7 +259,7 @@ async fn a_node_is_made_of_them(host: &TestHost, format: Format) {
         host.sh(&format.is_installed(name, OLD)).await;
     }
     let wanted = "/etc/muster root:root 755\n/etc/muster/agent.d root:root 755\n/etc/muster/agent.toml root:root 644\n\
-        /etc/muster/control.toml root:root 644\n/etc/muster/hooks.d root:root 755\n/usr/bin/musterd root:root 755\n\
+        /etc/muster/control.d root:root 755\n/etc/muster/control.toml root:root 644\n/etc/muster/hooks.d root:root 755\n/usr/bin/musterd root:root 755\n\
         /var/lib/muster root:root 700\n/var/lib/muster-control muster-control:muster-control 700";
     let found = host
         .sh("stat -c '%n %U:%G %a' /etc/muster /etc/muster/* /usr/bin/musterd /var/lib/muster /var/lib/muster-control | sort")
@@ -286,7 +289,8 @@ async fn dpkg_knows_what_an_admin_may_change(host: &TestHost) {
 async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: Format) {
     host.sh("echo 'running_max = 3' >>/etc/muster/agent.toml
          echo 'queue_max = 5' >/etc/muster/agent.d/story.toml
-         printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml")
+         printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml
+         printf '[limits]\\nrequests_burst = 198\\n' >/etc/muster/control.d/story.toml")
         .await;
     // As before a password goes in there.
     host.sh("chgrp muster-control /etc/muster/control.toml && chmod 0640 /etc/muster/control.toml")
@@ -310,6 +314,50 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
     assert_eq!(about, "root:muster-control 640");
     still_runs(host, &id, &supervisor).await;
     slow_went_through(host, &id).await;
+    // A drop-in counts, and one that is not sound is named.
+    host.sh(
+        "muster-control doctor >/root/doctor 2>&1 || true; ! grep -q story.toml /root/doctor
+         echo 'listne = 1' >>/etc/muster/control.d/story.toml
+         ! muster-control doctor >/root/doctor 2>&1; grep control.d/story.toml /root/doctor
+         rm /etc/muster/control.d/story.toml",
+    )
+    .await;
+}
+
+/// Where admins of Debian and of Fedora look for it.
+async fn the_environment_is_the_admins(host: &TestHost) {
+    for (dir, unit) in [("default", "musterd"), ("sysconfig", "muster-control")] {
+        host.sh(&format!(
+            "mkdir -p /etc/{dir} && echo MUSTER_LOG=debug >/etc/{dir}/{unit} && systemctl restart {unit}
+             tr '\\0' '\\n' </proc/$(systemctl show -P MainPID {unit})/environ | grep -x MUSTER_LOG=debug
+             rm /etc/{dir}/{unit} && systemctl restart {unit}"
+        ))
+        .await;
+    }
+}
+
+/// By its id, with what the catalog of the package says of it.
+async fn the_journal_explains_what_happened(host: &TestHost) {
+    let id = host.dispatch("greet", "1m").await;
+    host.ended(&id).await;
+    host.comes_true(&format!(
+        "journalctl --catalog MESSAGE_ID={ACTION_ENDED} EXECUTION_ID={id} >/root/told
+         grep 'An action of Muster ended: greet (succeeded)' /root/told && grep 'muster execution show {id}' /root/told"
+    ))
+    .await;
+    host.sh("echo '# changed' >>/etc/muster/hooks.d/greet").await;
+    for (message, unit) in [(HOOK_CHANGED, "musterd"), (HOOK_DIFFERS, "muster-control")] {
+        host.comes_true(&format!(
+            "journalctl --catalog --unit {unit} MESSAGE_ID={message} | grep 'muster hooks approve'"
+        ))
+        .await;
+    }
+    host.sh("sed -i '/^# changed/d' /etc/muster/hooks.d/greet").await;
+    until("the hook runs again", async || {
+        let hooks = host.sh("muster hooks -o json").await;
+        (!hooks.contains("drift")).then_some(())
+    })
+    .await;
 }
 
 async fn a_hook_upgrades_its_own_daemon(host: &TestHost, format: Format) {
@@ -407,7 +455,8 @@ async fn what_was_disabled_is_so_when_it_comes_back(host: &TestHost, format: For
 
 async fn nothing_is_left_by_a_purge(host: &TestHost) {
     // What an image has, and what user data leaves there.
-    host.sh("systemctl enable musterd-enroll 2>/dev/null; touch /etc/muster/enroll.env /etc/muster/bootstrap-token")
+    host.sh("systemctl enable musterd-enroll 2>/dev/null
+         touch /etc/muster/enroll.env /etc/muster/bootstrap-token /etc/default/musterd")
         .await;
     host.sh("dpkg --purge musterd muster").await;
     // The other service has its own.
