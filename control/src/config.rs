@@ -71,6 +71,8 @@ pub(crate) enum ConfigError {
     ServerUrl(String),
     #[error("database_url {0}")]
     DatabaseUrl(#[from] BadDatabaseUrl),
+    #[error("database_password_file is {0}, and {1}")]
+    DatabasePassword(PathBuf, &'static str),
     #[error("{0}")]
     Oidc(#[from] BadOidc),
     #[error("{name} is {value}; it must be from {min} to {max}")]
@@ -92,6 +94,7 @@ pub(crate) enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct Raw {
     database_url: Option<String>,
+    database_password_file: Option<PathBuf>,
     listen: Option<String>,
     server_url: Option<String>,
     #[serde(default)]
@@ -128,7 +131,7 @@ impl Config {
             .unwrap_or_else(|| format!("https://{listen}"));
         let own = data.config();
         Ok(Self {
-            database: database(&data, database_url.clone())?,
+            database: with_password(database(&data, database_url.clone())?, raw.database_password_file)?,
             database_url,
             data,
             listen,
@@ -151,6 +154,23 @@ pub(crate) fn database(data: &DataDir, url: Option<String>) -> Result<Database, 
     match url {
         Some(url) => Ok(url.parse()?),
         None => Ok(Database::Sqlite(data.database())),
+    }
+}
+
+/// The password in a file of its own: one that systemd hands over, for example. It counts before all others.
+fn with_password(database: Database, file: Option<PathBuf>) -> Result<Database, ConfigError> {
+    let Some(path) = file else {
+        return Ok(database);
+    };
+    let Database::Postgres(options) = database else {
+        return Err(ConfigError::DatabasePassword(path, "there is no database_url"));
+    };
+    match fs::read_to_string(&path) {
+        Err(source) => Err(ConfigError::Unreadable { path, source }),
+        Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+            "" => Err(ConfigError::DatabasePassword(path, "it is empty")),
+            password => Ok(Database::Postgres(Box::new(options.password(password)))),
+        },
     }
 }
 
@@ -485,6 +505,33 @@ mod tests {
         }
         let err = load().unwrap_err().to_string();
         assert!(err.contains("admin.d") && err.contains("100"), "{err}");
+    }
+
+    #[test]
+    fn the_password_of_the_database_may_be_in_a_file_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("password");
+        let load = |url: &str| {
+            let text = format!("{url}\ndatabase_password_file = {file:?}\n");
+            fs::write(dir.path().join("control.toml"), text).unwrap();
+            Config::load(given(dir.path()))
+        };
+        let url = "database_url = \"postgres://muster@db.example/muster\"";
+        assert!(matches!(load(url), Err(ConfigError::Unreadable { .. })));
+        fs::write(&file, "\n").unwrap();
+        assert!(load(url).unwrap_err().to_string().contains("it is empty"));
+        fs::write(&file, "open sesame\n").unwrap();
+        let Database::Postgres(options) = load(url).unwrap().database else {
+            panic!("it is PostgreSQL");
+        };
+        // What of it is shown is no secret.
+        assert!(format!("{options:?}").contains("open sesame"));
+        assert!(!load(url).unwrap().database.shown().contains("sesame"));
+        let err = load("").unwrap_err().to_string();
+        assert!(
+            err.contains("database_password_file") && err.contains("no database_url"),
+            "{err}"
+        );
     }
 
     #[test]

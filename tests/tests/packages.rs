@@ -3,8 +3,10 @@
 use muster_shared::message_id::{ACTION_ENDED, HOOK_CHANGED, HOOK_DIFFERS};
 use muster_tests::{
     TestHost,
+    binaries::tool,
     packages::{NAMES, NEW, OLD, REPOSITORY, made_packages, make_again},
     prelude::*,
+    s3::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY},
     testhost::left_out,
 };
 
@@ -573,6 +575,54 @@ async fn the_nodes_key_may_lie_encrypted() {
         .await;
     greets(&host).await;
     host.sh("[ ! -e /var/lib/muster/nsk ]").await;
+}
+
+/// The same for control, whose secret opens a store that checks every signature. In the drop-in and the settings of
+/// docs/configuration.md.
+#[tokio::test]
+async fn the_secret_of_controls_store_may_lie_encrypted() {
+    let Some(host) = TestHost::with_tools_and_packages("store").await else {
+        return;
+    };
+    std::fs::copy(tool("s3s-fs", "S3S_FS"), host.shared().join("s3s-fs")).expect("it can be copied");
+    host.sh(&Format::Deb.install(&NAMES, OLD)).await;
+    host.sh(&format!(
+        "mkdir -p /srv/s3/{BUCKET}
+         systemd-run --unit store /host/s3s-fs --host 127.0.0.1 --port 9000 \\
+             --access-key {ACCESS_KEY_ID} --secret-key {SECRET_ACCESS_KEY} /srv/s3
+         systemd-creds setup
+         printf {SECRET_ACCESS_KEY} | systemd-creds encrypt --with-key=host --name=s3 - /etc/muster/s3.cred
+         mkdir -p /etc/systemd/system/muster-control.service.d
+         printf '[Service]\\nLoadCredentialEncrypted=s3:/etc/muster/s3.cred\\n' \\
+             >/etc/systemd/system/muster-control.service.d/s3.conf
+         cat >/etc/muster/control.d/s3.toml <<END
+[output.s3]
+endpoint = \"http://127.0.0.1:9000\"
+region = \"us-east-1\"
+bucket = \"{BUCKET}\"
+access_key_id = \"{ACCESS_KEY_ID}\"
+secret_access_key_file = \"/run/credentials/muster-control.service/s3\"
+path_style = true
+END
+         systemctl daemon-reload"
+    ))
+    .await;
+    host.comes_true("systemctl -q is-active store").await;
+    host.enrol(&[("large", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x\n")])
+        .await;
+    let id = host.dispatch("large", "1m").await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    assert_eq!(host.output(&id).await.len(), 100_000);
+    // It is where control was told to put it, and the secret is nowhere in plain but where systemd hands it over.
+    host.sh(&format!("[ -n \"$(find /srv/s3/{BUCKET} -size +90k)\" ]"))
+        .await;
+    host.sh(&format!(
+        "! grep -rl {SECRET_ACCESS_KEY} /etc /var/lib/muster-control /var/lib/muster"
+    ))
+    .await;
+    // As root, while the service runs.
+    host.sh("muster-control doctor").await;
 }
 
 #[test]
