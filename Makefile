@@ -1,6 +1,6 @@
 # Thin: each target calls one script or cargo line. CONTRIBUTING.md says what they are for.
 
-.PHONY: build release test test-postgres test-previous lint contract demo bench man packages clean
+.PHONY: build release test test-postgres test-previous test-packages lint contract demo bench man packages clean
 
 build:
 	cargo build --workspace --locked
@@ -40,6 +40,10 @@ man:
 # Into target/packages; `make packages ARCH=arm64 VERSION=1.2.3`. scripts/packages says what else.
 packages:
 	scripts/packages
+
+# Those that are in target/packages, exactly as they are.
+test-packages:
+	scripts/test-packages
 
 clean:
 	cargo clean

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_shared::{
     labels::Labels,
+    message_id::HOOK_CHANGED,
     wire::{Base64, CapabilityManifest, DetectedBy, ReportedKind, ViolationReport, ViolationsRequest},
 };
 use tokio::sync::{mpsc, watch};
@@ -72,7 +73,8 @@ fn log_troubles(before: &Catalog, after: &Catalog) {
             State::Hook {
                 digests, baseline, ..
             } if digests.whole() != *baseline => {
-                log::warn!(hook = seen.name, observed:% = digests.whole(), expected:% = baseline;
+                log::warn!(message_id = HOOK_CHANGED, hook = seen.name, observed:% = digests.whole(),
+                    expected:% = baseline;
                     "A hook or its manifest has changed; it will not run until its digest is approved");
             }
             State::Hook { digests, .. } => {

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use muster_shared::{
     envelope::Verified,
     ids::ExecutionId,
+    message_id::{ACTION_ENDED, POLICY_REFUSED},
     status::Status,
     time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated, Restored},
@@ -306,8 +307,8 @@ impl Daemon {
         let execution = request.execution_id;
         let denied = self.config.policy.denial(request.kind, request.action.as_str());
         if let Some(rule) = &denied {
-            log::warn!(execution_id:% = execution, action:% = request.action, node_id:% = request.node_id;
-                "Control asks for what the node's own policy forbids: {rule}");
+            log::warn!(message_id = POLICY_REFUSED, execution_id:% = execution, action:% = request.action,
+                node_id:% = request.node_id; "Control asks for what the node's own policy forbids: {rule}");
         }
         self.session.set_lanes(self.runner.catalog.borrow().lanes());
         if self.session.knows(execution) {
@@ -550,12 +551,12 @@ fn log_end(session: &Session, execution: ExecutionId, outcome: &Outcome) {
     let (action, node, status) = (&request.action, request.node_id, outcome.status());
     match outcome.callback().error {
         None => {
-            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, status:% = status;
-            "An action ended")
+            log::info!(message_id = ACTION_ENDED, execution_id:% = execution, action:% = action, node_id:% = node,
+            status:% = status; "An action ended")
         }
         Some(error) => {
-            log::info!(execution_id:% = execution, action:% = action, node_id:% = node, status:% = status,
-            error; "An action ended")
+            log::info!(message_id = ACTION_ENDED, execution_id:% = execution, action:% = action, node_id:% = node,
+            status:% = status, error; "An action ended")
         }
     }
 }

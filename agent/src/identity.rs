@@ -213,7 +213,8 @@ impl StateLock {
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(Exit::StateInUse(format!(
-                        "another musterd{} works in {} and holds {}: one state directory serves one daemon",
+                        "another musterd{} works in {} and holds {}: one state directory serves one daemon. \
+                         Stop that one first: systemctl stop musterd",
                         holder(&file),
                         state_dir.display(),
                         path.display()

@@ -96,6 +96,10 @@ struct Fields<'a>(&'a mut String);
 
 impl<'kvs> kv::VisitSource<'kvs> for Fields<'_> {
     fn visit_pair(&mut self, key: kv::Key<'kvs>, value: kv::Value<'kvs>) -> Result<(), kv::Error> {
+        // It is for journald alone.
+        if key.as_str() == "message_id" {
+            return Ok(());
+        }
         self.0.push_str(&format!(" {key}={value}"));
         Ok(())
     }

@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use muster_shared::{
     envelope::{ENVELOPE_LEN_MAX, Refused, Verified},
     ids::NodeId,
+    message_id::EVENT_REFUSED,
     time::Timestamp,
     wire::SigningKeysRotated,
 };
@@ -200,7 +201,7 @@ impl Listener {
         match opened {
             Ok(event) => self.events.send(event).await.is_ok(),
             Err(err) => {
-                log::warn!(event = kind, reason = reason(&err); "Refused an event: {err}");
+                log::warn!(message_id = EVENT_REFUSED, event = kind, reason = reason(&err); "Refused an event: {err}");
                 true
             }
         }

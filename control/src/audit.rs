@@ -4,6 +4,7 @@
 use muster_shared::{
     audit::{Anchor, Broken, Walk},
     ids::{DomainId, ExecutionId, NodeId, RowId},
+    message_id::AUDIT_NOT_WRITTEN,
     time::Timestamp,
 };
 
@@ -104,7 +105,8 @@ pub(crate) async fn record(
     };
     written.await.inspect_err(|err| {
         let relation = entries[0].relation;
-        log::error!(relation, domain_id:% = domain; "An audit row could not be written: {}", error_chain(err));
+        log::error!(message_id = AUDIT_NOT_WRITTEN, relation, domain_id:% = domain;
+            "An audit row could not be written: {}", error_chain(err));
     })
 }
 

@@ -28,6 +28,8 @@ pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
 /// Where the package keeps the state, and the configuration of a control whose state is there.
 pub(crate) const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
 const CONFIG_DEFAULT: &str = "/etc/muster/control.toml";
+/// More drop-ins are somebody else's directory.
+const DROP_INS_MAX: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -61,12 +63,16 @@ pub(crate) enum ConfigError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path} is not a configuration: {why}")]
     Malformed { path: PathBuf, why: String },
+    #[error("{path} has {count} files *.toml; there may be {DROP_INS_MAX}")]
+    TooManyDropIns { path: PathBuf, count: usize },
     #[error("listen is {0:?}; it must be an address and a port, such as {LISTEN_DEFAULT}")]
     Listen(String),
     #[error("server_url is {0:?}; it must be https://host[:port] without a path")]
     ServerUrl(String),
     #[error("database_url {0}")]
     DatabaseUrl(#[from] BadDatabaseUrl),
+    #[error("database_password_file is {0}, and {1}")]
+    DatabasePassword(PathBuf, &'static str),
     #[error("{0}")]
     Oidc(#[from] BadOidc),
     #[error("{name} is {value}; it must be from {min} to {max}")]
@@ -88,6 +94,7 @@ pub(crate) enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct Raw {
     database_url: Option<String>,
+    database_password_file: Option<PathBuf>,
     listen: Option<String>,
     server_url: Option<String>,
     #[serde(default)]
@@ -110,8 +117,8 @@ struct RawOutput {
 impl Config {
     pub(crate) fn load(given: Given) -> Result<Self, ConfigError> {
         let data = DataDir::new(given.data_dir);
-        let admins = admins_file(&data, given.config);
-        let raw = read(&data, admins.as_ref())?;
+        let admins = admins_files(&data, given.config)?;
+        let raw = read(&data, &admins)?;
         let database_url = given.database_url.or(raw.database_url);
         let listen = given
             .listen
@@ -124,7 +131,7 @@ impl Config {
             .unwrap_or_else(|| format!("https://{listen}"));
         let own = data.config();
         Ok(Self {
-            database: database(&data, database_url.clone())?,
+            database: with_password(database(&data, database_url.clone())?, raw.database_password_file)?,
             database_url,
             data,
             listen,
@@ -134,7 +141,10 @@ impl Config {
             metrics_public: raw.metrics_public,
             s3: raw.output.s3,
             oidc: raw.oidc.map(RawOidc::check).transpose()?,
-            files: [own].into_iter().chain(admins.map(|file| file.path)).collect(),
+            files: [own]
+                .into_iter()
+                .chain(admins.into_iter().map(|file| file.path))
+                .collect(),
         })
     }
 }
@@ -147,32 +157,89 @@ pub(crate) fn database(data: &DataDir, url: Option<String>) -> Result<Database, 
     }
 }
 
-/// The file of the admin.
+/// The password in a file of its own: one that systemd hands over, for example. It counts before all others.
+fn with_password(database: Database, file: Option<PathBuf>) -> Result<Database, ConfigError> {
+    let Some(path) = file else {
+        return Ok(database);
+    };
+    let Database::Postgres(options) = database else {
+        return Err(ConfigError::DatabasePassword(path, "there is no database_url"));
+    };
+    match fs::read_to_string(&path) {
+        Err(source) => Err(ConfigError::Unreadable { path, source }),
+        Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+            "" => Err(ConfigError::DatabasePassword(path, "it is empty")),
+            password => Ok(Database::Postgres(Box::new(options.password(password)))),
+        },
+    }
+}
+
+/// A file of the admin.
 struct AdminsFile {
     path: PathBuf,
     /// One that was named has to be there; that of the package need not.
     must_be: bool,
 }
 
-fn admins_file(data: &DataDir, named: Option<PathBuf>) -> Option<AdminsFile> {
+/// The one that was named, or that of the package, and the drop-ins in the directory beside it that has its name.
+fn admins_files(data: &DataDir, named: Option<PathBuf>) -> Result<Vec<AdminsFile>, ConfigError> {
     let must_be = named.is_some();
     let installed = || (data.path() == Path::new(DATA_DIR_DEFAULT)).then(|| PathBuf::from(CONFIG_DEFAULT));
-    let path = named.or_else(installed)?;
-    Some(AdminsFile { path, must_be })
+    let Some(path) = named.or_else(installed) else {
+        return Ok(Vec::new());
+    };
+    let mut files: Vec<AdminsFile> = drop_ins(&path.with_extension("d"))?
+        .into_iter()
+        .map(|path| AdminsFile { path, must_be: true })
+        .collect();
+    files.insert(0, AdminsFile { path, must_be });
+    Ok(files)
 }
 
-/// What `init` wrote, and over it what the admin says: each single value of that wins. Each of the two is sound by itself,
-/// so that an error names its file.
-fn read(data: &DataDir, admins: Option<&AdminsFile>) -> Result<Raw, ConfigError> {
-    let mut table = read_file::<toml::Table>(&data.config(), false)?;
-    let _: Raw = read_file(&data.config(), false)?;
-    let Some(AdminsFile { path, must_be }) = admins else {
-        return read_file(&data.config(), false);
+/// The files `*.toml` of a directory in the order of their names. Hidden ones are those of an editor at work.
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable {
+        path: dir.to_owned(),
+        source,
     };
-    let _: Raw = read_file(path, *must_be)?;
-    lay_over(&mut table, read_file(path, *must_be)?);
+    let entries = match fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(unreadable)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path
+            .file_name()
+            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    if files.len() > DROP_INS_MAX {
+        return Err(ConfigError::TooManyDropIns {
+            path: dir.to_owned(),
+            count: files.len(),
+        });
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// What `init` wrote, and over it what the admin says, file by file: each single value of a later one wins. Each of them is sound
+/// by itself, so that an error names its file.
+fn read(data: &DataDir, admins: &[AdminsFile]) -> Result<Raw, ConfigError> {
+    let own = data.config();
+    let _: Raw = read_file(&own, false)?;
+    let mut table = read_file::<toml::Table>(&own, false)?;
+    let mut last = &own;
+    for AdminsFile { path, must_be } in admins {
+        let _: Raw = read_file(path, *must_be)?;
+        lay_over(&mut table, read_file(path, *must_be)?);
+        last = path;
+    }
     table.try_into().map_err(|err| ConfigError::Malformed {
-        path: path.clone(),
+        path: last.clone(),
         why: err.to_string(),
     })
 }
@@ -386,6 +453,85 @@ mod tests {
                 "{err}"
             );
         }
+    }
+
+    #[test]
+    fn drop_ins_come_over_the_admins_file_in_the_order_of_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let admin = dir.path().join("admin.toml");
+        let beside = dir.path().join("admin.d");
+        fs::create_dir(&beside).unwrap();
+        fs::write(
+            &admin,
+            "listen = \"127.0.0.1:1\"\n[limits]\nlive_executions_max = 5\nrequests_burst = 6\n",
+        )
+        .unwrap();
+        fs::write(
+            beside.join("20-b.toml"),
+            "[limits]\nlive_executions_max = 8\n[retention]\nexecutions = \"7d\"\n",
+        )
+        .unwrap();
+        fs::write(
+            beside.join("10-a.toml"),
+            "listen = \"127.0.0.1:2\"\n[limits]\nlive_executions_max = 7\n",
+        )
+        .unwrap();
+        fs::write(beside.join(".hidden.toml"), "nonsense").unwrap();
+        fs::write(beside.join("readme.txt"), "nonsense").unwrap();
+        let load = || {
+            Config::load(Given {
+                config: Some(admin.clone()),
+                ..given(dir.path())
+            })
+        };
+        let config = load().unwrap();
+        assert_eq!(
+            (
+                config.listen.port(),
+                config.limits.live_executions_max,
+                config.limits.requests_burst.get()
+            ),
+            (2, 8, 6)
+        );
+        assert_eq!(
+            config.files[1..],
+            [admin.clone(), beside.join("10-a.toml"), beside.join("20-b.toml")]
+        );
+        fs::write(beside.join("30-c.toml"), "listne = 1").unwrap();
+        let err = load().unwrap_err().to_string();
+        assert!(err.contains("30-c.toml") && err.contains("listne"), "{err}");
+        for count in 0..=DROP_INS_MAX {
+            fs::write(beside.join(format!("{count}.toml")), "").unwrap();
+        }
+        let err = load().unwrap_err().to_string();
+        assert!(err.contains("admin.d") && err.contains("100"), "{err}");
+    }
+
+    #[test]
+    fn the_password_of_the_database_may_be_in_a_file_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("password");
+        let load = |url: &str| {
+            let text = format!("{url}\ndatabase_password_file = {file:?}\n");
+            fs::write(dir.path().join("control.toml"), text).unwrap();
+            Config::load(given(dir.path()))
+        };
+        let url = "database_url = \"postgres://muster@db.example/muster\"";
+        assert!(matches!(load(url), Err(ConfigError::Unreadable { .. })));
+        fs::write(&file, "\n").unwrap();
+        assert!(load(url).unwrap_err().to_string().contains("it is empty"));
+        fs::write(&file, "open sesame\n").unwrap();
+        let Database::Postgres(options) = load(url).unwrap().database else {
+            panic!("it is PostgreSQL");
+        };
+        // What of it is shown is no secret.
+        assert!(format!("{options:?}").contains("open sesame"));
+        assert!(!load(url).unwrap().database.shown().contains("sesame"));
+        let err = load("").unwrap_err().to_string();
+        assert!(
+            err.contains("database_password_file") && err.contains("no database_url"),
+            "{err}"
+        );
     }
 
     #[test]

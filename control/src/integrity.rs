@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
     labels::{BadLabel, LABELS_PER_NODE_MAX, Labels},
+    message_id::HOOK_DIFFERS,
     time::Timestamp,
     wire::{
         ACKNOWLEDGE_REASON_LEN_MAX, ApproveResponse, BUILTINS_PER_NODE_MAX, CapabilityManifest, DetectedBy,
@@ -115,7 +116,8 @@ pub(crate) async fn declare(
         tx.replace_capabilities(node, manifest, now).await?;
     }
     for (hook, observed, expected) in tx.drifted_hooks(node).await? {
-        log::warn!(node_id:% = node, hook, observed:%, expected:%; "Hook {hook} differs from its baseline");
+        log::warn!(message_id = HOOK_DIFFERS, node_id:% = node, hook, observed:%, expected:%;
+            "Hook {hook} differs from its baseline");
         tx.insert_violation(
             &NewViolation {
                 id: RowId::mint(now, chance()?),

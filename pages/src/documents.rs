@@ -29,7 +29,11 @@ const SOURCES: [Source; 5] = [
             name: "control.toml",
             section: 5,
             about: "settings of the Muster control service",
-            files: &["/var/lib/muster-control/control.toml", "/etc/muster/control.toml"],
+            files: &[
+                "/var/lib/muster-control/control.toml",
+                "/etc/muster/control.toml",
+                "/etc/muster/control.d/*.toml",
+            ],
             see_also: &[("muster-control", 8), ("muster-operations", 7)],
         },
         file: "configuration.md",

@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod envelope;
 pub mod ids;
 pub mod labels;
+pub mod message_id;
 pub mod parameter_schema;
 pub mod parameter_text;
 #[cfg(feature = "openapi")]

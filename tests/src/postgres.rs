@@ -178,6 +178,21 @@ impl PgDatabase {
         Self { cluster, name }
     }
 
+    /// A role of its own, with a password, to which the database belongs.
+    pub async fn may_be_used_by(&self, role: &str, password: &str) {
+        let mut admin = self.connect().await;
+        run(
+            &mut admin,
+            &format!("CREATE ROLE {role} LOGIN PASSWORD '{password}'"),
+        )
+        .await;
+        run(
+            &mut admin,
+            &format!("ALTER DATABASE {} OWNER TO {role}", self.name),
+        )
+        .await;
+    }
+
     /// What `--database-url` takes.
     #[must_use]
     pub fn url(&self) -> String {

@@ -65,10 +65,15 @@ impl TestHost {
     /// # Panics
     /// When there can be none here and nobody said to leave the story out.
     pub async fn bare(name: &str) -> Option<Self> {
+        Self::on(name, None).await
+    }
+
+    /// Boots one with that layer of `scripts/testhost` on top of what every machine has.
+    async fn on(name: &str, layer: Option<&str>) -> Option<Self> {
         if left_out() {
             return None;
         }
-        let base = testhost(&["base"]).await;
+        let base = testhost(&["base"].into_iter().chain(layer).collect::<Vec<_>>()).await;
         assert!(
             base.code == 0,
             "this story needs root, namespaces and mmdebstrap; to leave it out, set {VARIABLE}=skip\n{}",
@@ -77,19 +82,35 @@ impl TestHost {
         let host = Self {
             name: format!("{name}-{}", std::process::id()),
         };
-        let _ = testhost(&["up", &host.name]).await.expect(0);
+        let up = ["up", &host.name].into_iter().chain(layer);
+        let _ = testhost(&up.collect::<Vec<_>>()).await.expect(0);
         Some(host)
     }
 
-    /// The same with the packages under test in `/host/0.1.0` and `/host/0.1.1`, and none installed.
+    /// The same with the packages under test in `/host/old` and `/host/new`, and none installed.
     ///
     /// # Panics
     /// When they cannot be made.
     pub async fn with_packages(name: &str) -> Option<Self> {
         let host = Self::bare(name).await?;
+        host.bring_packages();
+        Some(host)
+    }
+
+    /// The same, and the machine has dnf, Ansible and cloud-init.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub async fn with_tools_and_packages(name: &str) -> Option<Self> {
+        let host = Self::on(name, Some("tools")).await?;
+        host.bring_packages();
+        Some(host)
+    }
+
+    fn bring_packages(&self) {
         let packages = packages::story_packages();
         for version in [packages::OLD, packages::NEW] {
-            let to = host.shared().join(version);
+            let to = self.shared().join(version);
             fs::create_dir(&to).expect("a directory can be made");
             for entry in fs::read_dir(packages.join(version)).expect("there are packages") {
                 let from = entry.expect("they can be listed").path();
@@ -100,7 +121,6 @@ impl TestHost {
                     .expect("a package can be copied");
             }
         }
-        Some(host)
     }
 
     /// Boots one with the binaries and units installed and nothing started.

@@ -54,6 +54,42 @@ fn tests(sources: &[(String, String)]) -> BTreeSet<String> {
     names
 }
 
+/// The words after a mark at the beginnings of lines.
+fn marked(text: &str, mark: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix(mark)?.split_whitespace().last())
+        .map(|word| word.trim_matches(['"', ';']).to_owned())
+        .collect()
+}
+
+#[test]
+fn every_event_with_an_id_is_explained_by_the_catalogs_and_named_to_operators() {
+    let known = marked(
+        &std::fs::read_to_string(root().join("shared/src/message_id.rs")).expect("it can be read"),
+        "pub const ",
+    );
+    assert!(!known.is_empty());
+    let mut explained = BTreeSet::new();
+    for package in ["musterd", "muster-control"] {
+        let path = root().join(format!("packaging/catalog/{package}.catalog"));
+        let ids = marked(&std::fs::read_to_string(path).expect("it is there"), "-- ");
+        for line in document("operations.md")
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+        {
+            if let Some(id) = ids.iter().find(|id| line.contains(id.as_str())) {
+                assert!(line.contains(&format!("| `{package}` |")), "{id}: {line}");
+            }
+        }
+        explained.extend(ids);
+    }
+    assert_eq!(explained, known);
+    let operations = document("operations.md");
+    for id in &known {
+        assert!(operations.contains(id), "docs/operations.md does not name {id}");
+    }
+}
+
 fn document(name: &str) -> String {
     std::fs::read_to_string(root().join("docs").join(name)).expect("the document is there")
 }

@@ -1,6 +1,6 @@
 //! Many machines become nodes, as cloud-init, an image or Ansible make them.
 
-use muster_tests::{TestHost, operator::said_by, prelude::*};
+use muster_tests::{TestHost, operator::said_by, packages::REPOSITORY, prelude::*};
 
 const MANY: usize = 50;
 
@@ -153,4 +153,149 @@ async fn an_image_enrols_at_its_first_boot_and_never_again() {
     assert_eq!(host.sh("cat /var/lib/muster/identity.json").await, who);
     host.sh("systemctl show -P ConditionResult musterd-enroll | grep -qx no")
         .await;
+}
+
+/// What the packages bring, on a machine where a fleet is kept with it.
+const CONTROL: &str = "
+muster tokens issue --ttl 5m >/dev/null 2>/root/told
+grep -o 'ca-sha256 [0-9a-f]*' /root/told | cut -d' ' -f2 >/root/digest
+";
+
+/// The user data that a package brings, given to cloud-init as a cloud gives it, and carried out at the boot that follows.
+#[tokio::test]
+async fn cloud_init_makes_a_node_of_the_user_data() {
+    let Some(host) = TestHost::with_tools_and_packages("cloud").await else {
+        return;
+    };
+    host.sh("dpkg --install --force-unsafe-io --path-include=/usr/share/* /host/old/*.deb")
+        .await;
+    host.serve().await;
+    host.sh(CONTROL).await;
+    host.sh("cloud-init schema --config-file /usr/share/doc/muster/examples/user-data.yaml")
+        .await;
+    // The image. Control is on this machine for once, and there before anybody asks for it; and there are no locales.
+    host.sh("systemctl enable --quiet muster-control musterd musterd-enroll
+         mkdir /etc/systemd/system/musterd-enroll.service.d
+         printf '[Unit]\\nAfter=muster-control.service\\n' >/etc/systemd/system/musterd-enroll.service.d/story.conf
+         echo 'locale: false' >/etc/cloud/cloud.cfg.d/story.cfg")
+        .await;
+    // The three words of it that whoever makes the machine puts in.
+    host.sh(
+        "seed=/var/lib/cloud/seed/nocloud
+         token=$(muster tokens issue --labels role=story --ttl 1h 2>/dev/null)
+         mkdir -p $seed
+         sed \"s|https://control.example:7443|$MUSTER_SERVER|; s|=0\\{64\\}|=$(cat /root/digest)|; s|mbt_REPLACE_ME|$token|\" \
+             /usr/share/doc/muster/examples/user-data.yaml >$seed/user-data
+         echo 'instance-id: story' >$seed/meta-data
+         sync",
+    )
+    .await;
+    host.power_cut().await;
+    host.sh("cloud-init status --wait").await;
+    host.comes_true("systemctl -q is-active musterd").await;
+    host.sh("[ ! -e /etc/muster/bootstrap-token ] && muster run ping -l role=story --wait")
+        .await;
+}
+
+/// The role that a package brings, played with the play that it brings.
+#[tokio::test]
+async fn ansible_makes_nodes_of_debian_machines_and_changes_nothing_the_second_time() {
+    let Some(host) = TestHost::with_tools_and_packages("ansible-deb").await else {
+        return;
+    };
+    host.sh("dpkg --install --force-unsafe-io --path-include=/usr/share/* \
+             /host/old/muster-control_*.deb /host/old/muster_*.deb")
+        .await;
+    the_role_does_what_it_says(&host, "deb").await;
+}
+
+#[tokio::test]
+async fn ansible_makes_nodes_of_machines_with_rpms_and_changes_nothing_the_second_time() {
+    let Some(host) = TestHost::with_tools_and_packages("ansible-rpm").await else {
+        return;
+    };
+    host.sh(REPOSITORY).await;
+    host.sh("dnf -y install /host/old/muster-control-*.rpm /host/old/muster-[0-9]*.rpm")
+        .await;
+    the_role_does_what_it_says(&host, "rpm").await;
+}
+
+async fn the_role_does_what_it_says(host: &TestHost, format: &str) {
+    host.serve().await;
+    host.sh(CONTROL).await;
+    host.sh(&format!(
+        "mkdir /root/files
+         printf '#!/bin/sh\\necho hello\\n' >/root/files/greet
+         printf 'description = \"says hello\"\\n' >/root/files/greet.toml
+         cat >/root/vars.yml <<END
+muster_node_server: $MUSTER_SERVER
+muster_node_ca_sha256: $(cat /root/digest)
+muster_node_labels: role=story
+muster_node_package_file: $(echo /host/old/musterd[-_][0-9]*.{format})
+muster_node_config: |
+  running_max = 4
+muster_node_hooks: [/root/files/greet]
+muster_node_manifests: [/root/files/greet.toml]
+END"
+    ))
+    .await;
+    let played = play(host, "").await;
+    assert_eq!(played.failed, 0, "{played:#?}");
+    host.comes_true("muster hooks -o json | grep -q greet").await;
+    host.sh("muster run greet -l role=story --wait").await;
+    host.sh("grep -x 'running_max = 4' /etc/muster/agent.toml").await;
+    host.sh("systemctl is-enabled musterd").await;
+    let node = host.sh("muster nodes -o name").await;
+
+    let again = play(host, "").await;
+    assert_eq!((again.failed, again.changed), (0, 0), "{again:#?}");
+
+    // Another version is all that changes, and the node stays the one it is.
+    let file = format!("-e muster_node_package_file=$(echo /host/new/musterd[-_][0-9]*.{format})");
+    let newer = play(host, &file).await;
+    assert_eq!((newer.failed, newer.changed), (0, 1), "{newer:#?}");
+    host.comes_true("systemctl -q is-active musterd").await;
+    assert_eq!(host.sh("muster nodes -o name").await, node);
+
+    // As after control was lost.
+    let anew = play(host, &format!("{file} -e muster_node_enroll_anew=true")).await;
+    assert_eq!(anew.failed, 0, "{anew:#?}");
+    host.comes_true("[ $(muster nodes -o name | wc -l) = 2 ]").await;
+    host.sh("[ -z \"$(find /root /tmp -name 'muster-token-*' -o -name 'muster-package-*')\" ]")
+        .await;
+}
+
+#[derive(Debug)]
+struct Played {
+    changed: u32,
+    failed: u32,
+    #[expect(dead_code, reason = "it is for the person who reads a failure")]
+    said: String,
+}
+
+/// Plays it with what is in `/root/vars.yml`, and reads its last line.
+async fn play(host: &TestHost, extra: &str) -> Played {
+    let said = host
+        .try_sh(&format!(
+            "ansible-playbook --inventory localhost, --connection local -e @/root/vars.yml {extra} \
+                 /usr/share/doc/muster/examples/nodes.yml"
+        ))
+        .await;
+    let recap = said
+        .stdout
+        .lines()
+        .rfind(|line| line.starts_with("localhost "))
+        .unwrap_or_else(|| panic!("{}\n{}", said.stdout, said.stderr));
+    let count = |name: &str| {
+        let word = recap
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        word.and_then(|count| count.parse().ok())
+            .unwrap_or_else(|| panic!("{recap}"))
+    };
+    Played {
+        changed: count("changed"),
+        failed: count("failed"),
+        said: said.stdout.clone(),
+    }
 }

@@ -1,9 +1,12 @@
 //! The packages, as an admin meets them: on a machine without a network, over upgrades, and until they are gone.
 
+use muster_shared::message_id::{ACTION_ENDED, HOOK_CHANGED, HOOK_DIFFERS};
 use muster_tests::{
     TestHost,
-    packages::{NAMES, NEW, OLD, make_again, story_packages},
+    binaries::tool,
+    packages::{NAMES, NEW, OLD, REPOSITORY, made_packages, make_again},
     prelude::*,
+    s3::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY},
     testhost::left_out,
 };
 
@@ -19,38 +22,54 @@ const HOOKS: [(&str, &str); 3] = [
     ),
 ];
 
-/// The two formats, by what an admin types.
+/// The two formats, by what an admin types: files for dpkg and rpm, or names that dnf looks for in a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Deb,
     Rpm,
+    Dnf,
 }
 
 impl Format {
     /// Where a package of ours is that was made for this machine.
     fn file(self, name: &str, version: &str) -> String {
         match self {
-            Self::Deb => format!("/host/{version}/{name}_{version}_*.deb"),
-            Self::Rpm => format!("/host/{version}/{name}-{version}-1.*.rpm"),
+            Self::Deb => format!("/host/{version}/{name}_[0-9]*.deb"),
+            Self::Rpm | Self::Dnf => format!("/host/{version}/{name}-[0-9]*.rpm"),
         }
     }
 
-    /// What puts packages there for the first time, and what puts another version in their place. This machine's rpm knows
-    /// nothing of what dpkg has installed.
+    /// What puts packages there for the first time, and what puts another version in their place.
     fn install(self, names: &[&str], version: &str) -> String {
         let files: Vec<String> = names.iter().map(|name| self.file(name, version)).collect();
-        let command = match self {
+        let files = files.join(" ");
+        match self {
             // This machine leaves out documents otherwise.
-            Self::Deb => "dpkg --install --force-unsafe-io --path-include=/usr/share/*",
-            Self::Rpm => "rpm --upgrade --oldpackage --nodeps",
-        };
-        format!("{command} {}", files.join(" "))
+            Self::Deb => format!("dpkg --install --force-unsafe-io --path-include=/usr/share/* {files}"),
+            // This machine's rpm knows nothing of what dpkg has installed.
+            Self::Rpm => format!("rpm --upgrade --oldpackage --nodeps {files}"),
+            Self::Dnf => format!(
+                "dnf -y install $(rpm --query --package --queryformat '%{{NAME}}-%{{VERSION}} ' {files})"
+            ),
+        }
     }
 
-    fn version_of(self, name: &str) -> String {
+    /// What brings packages that are there to the newest version there is.
+    fn upgrade(self, names: &[&str]) -> String {
         match self {
-            Self::Deb => format!("dpkg-query --show --showformat '${{Version}}' {name}"),
-            Self::Rpm => format!("rpm --query --queryformat '%{{VERSION}}' {name}"),
+            Self::Deb | Self::Rpm => self.install(names, NEW),
+            Self::Dnf => format!("dnf -y upgrade {}", names.join(" ")),
+        }
+    }
+
+    /// Fails unless that version is what is installed.
+    fn is_installed(self, name: &str, version: &str) -> String {
+        let file = self.file(name, version);
+        match self {
+            Self::Deb => format!(
+                "[ $(dpkg-query --show --showformat '${{Version}}' {name}) = $(dpkg-deb --field {file} Version) ]"
+            ),
+            Self::Rpm | Self::Dnf => format!("[ $(rpm --query {name}) = $(rpm --query --package {file}) ]"),
         }
     }
 
@@ -58,6 +77,7 @@ impl Format {
         let command = match self {
             Self::Deb => "dpkg --remove",
             Self::Rpm => "rpm --erase --nodeps",
+            Self::Dnf => "dnf -y remove",
         };
         format!("{command} {}", names.join(" "))
     }
@@ -70,10 +90,6 @@ const OURS: &str = "find /etc /usr /var /run /tmp -xdev \\( -name '*muster*' -o 
 
 async fn main_pid(host: &TestHost, unit: &str) -> String {
     host.sh(&format!("systemctl show -P MainPID {unit}")).await
-}
-
-async fn version(host: &TestHost, format: Format, name: &str) -> String {
-    host.sh(&format.version_of(name)).await
 }
 
 async fn greets(host: &TestHost) {
@@ -123,7 +139,10 @@ async fn debian_packages_are_installed_used_upgraded_and_purged() {
     a_downgrade_is_an_upgrade(&host, Format::Deb).await;
     what_was_stopped_stays_stopped(&host, Format::Deb).await;
     the_packages_settings_meet_the_admins(&host).await;
+    the_environment_is_the_admins(&host).await;
+    the_journal_explains_what_happened(&host).await;
     a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Deb).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Deb).await;
     nothing_is_left_by_a_purge(&host).await;
 }
 
@@ -141,6 +160,7 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
     a_downgrade_is_an_upgrade(&host, Format::Rpm).await;
     what_was_stopped_stays_stopped(&host, Format::Rpm).await;
     a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Rpm).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Rpm).await;
     // What an admin has changed is kept beside.
     host.sh(&Format::Rpm.remove(&NAMES)).await;
     assert_eq!(
@@ -151,6 +171,73 @@ async fn rpm_packages_are_installed_used_upgraded_and_erased() {
         .await;
     host.sh("! systemctl cat musterd muster-control 2>/dev/null")
         .await;
+}
+
+/// As where rpms are what everything is made of: by name, from a repository, with what they need.
+#[tokio::test]
+async fn dnf_installs_upgrades_and_removes_what_a_repository_has() {
+    let Some(host) = TestHost::with_tools_and_packages("dnf").await else {
+        return;
+    };
+    host.sh(REPOSITORY).await;
+    a_node_is_made_of_them(&host, Format::Dnf).await;
+    // What is required, and what is recommended.
+    host.sh("rpm --query glibc bash shadow-utils systemd dbus").await;
+    host.sh("! systemctl is-enabled --quiet musterd; ! systemctl is-enabled --quiet muster-control")
+        .await;
+    host.sh("systemctl enable --quiet musterd muster-control").await;
+    an_upgrade_leaves_hooks_and_settings_alone(&host, Format::Dnf).await;
+    a_hook_upgrades_its_own_daemon(&host, Format::Dnf).await;
+    a_downgrade_is_an_upgrade(&host, Format::Dnf).await;
+    a_builtin_upgrades_its_own_daemon(&host).await;
+    the_same_version_once_more(&host).await;
+    what_was_stopped_stays_stopped(&host, Format::Dnf).await;
+    a_removal_ends_no_hook_and_forgets_nothing(&host, Format::Dnf).await;
+    what_was_disabled_is_so_when_it_comes_back(&host, Format::Dnf).await;
+    host.sh(&Format::Dnf.remove(&NAMES)).await;
+    host.sh("[ -d /var/lib/muster ] && [ ! -e /usr/bin/musterd ]")
+        .await;
+    host.sh("! systemctl cat musterd muster-control 2>/dev/null")
+        .await;
+}
+
+/// The daemon asks for what apt would do where there is apt.
+async fn a_builtin_upgrades_its_own_daemon(host: &TestHost) {
+    host.sh("mv /usr/bin/apt-get /root/").await;
+    let daemon = main_pid(host, "musterd").await;
+    let id = host
+        .sh("muster run packages.list -l role=story -p state=upgradable")
+        .await;
+    host.ended(&id).await;
+    let asked = host.output(&id).await;
+    let listed: Value = serde_json::from_str(&asked).expect("an answer");
+    assert_eq!(listed["manager"], "dnf", "{listed}");
+    let names: Vec<&str> = listed["packages"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    assert_eq!(names, ["muster", "muster-control", "musterd"], "{listed}");
+    let id = host
+        .sh("muster run packages.upgrade -l role=story -p packages=musterd")
+        .await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    let done: Value = serde_json::from_str(&host.output(&id).await).expect("an answer");
+    assert_eq!(done["upgraded"][0]["name"], "musterd", "{done}");
+    host.sh(&Format::Dnf.is_installed("musterd", NEW)).await;
+    assert_ne!(main_pid(host, "musterd").await, daemon);
+    host.sh("mv /root/apt-get /usr/bin/").await;
+}
+
+async fn the_same_version_once_more(host: &TestHost) {
+    let (id, supervisor) = slow(host).await;
+    host.sh("dnf -y reinstall musterd").await;
+    host.sh(&format!("{ACTIVE} && systemctl is-enabled --quiet musterd"))
+        .await;
+    still_runs(host, &id, &supervisor).await;
+    slow_went_through(host, &id).await;
 }
 
 /// This machine has all of it by its other manager.
@@ -170,8 +257,11 @@ async fn a_node_is_made_of_them(host: &TestHost, format: Format) {
     for hint in ["musterd enroll --server", "muster-control init"] {
         assert!(said.contains(hint), "{said}");
     }
+    for name in NAMES {
+        host.sh(&format.is_installed(name, OLD)).await;
+    }
     let wanted = "/etc/muster root:root 755\n/etc/muster/agent.d root:root 755\n/etc/muster/agent.toml root:root 644\n\
-        /etc/muster/control.toml root:root 644\n/etc/muster/hooks.d root:root 755\n/usr/bin/musterd root:root 755\n\
+        /etc/muster/control.d root:root 755\n/etc/muster/control.toml root:root 644\n/etc/muster/hooks.d root:root 755\n/usr/bin/musterd root:root 755\n\
         /var/lib/muster root:root 700\n/var/lib/muster-control muster-control:muster-control 700";
     let found = host
         .sh("stat -c '%n %U:%G %a' /etc/muster /etc/muster/* /usr/bin/musterd /var/lib/muster /var/lib/muster-control | sort")
@@ -201,7 +291,8 @@ async fn dpkg_knows_what_an_admin_may_change(host: &TestHost) {
 async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: Format) {
     host.sh("echo 'running_max = 3' >>/etc/muster/agent.toml
          echo 'queue_max = 5' >/etc/muster/agent.d/story.toml
-         printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml")
+         printf '[limits]\\nrequests_burst = 199\\n' >>/etc/muster/control.toml
+         printf '[limits]\\nrequests_burst = 198\\n' >/etc/muster/control.d/story.toml")
         .await;
     // As before a password goes in there.
     host.sh("chgrp muster-control /etc/muster/control.toml && chmod 0640 /etc/muster/control.toml")
@@ -212,8 +303,8 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
         main_pid(host, "musterd").await,
         main_pid(host, "muster-control").await,
     );
-    host.sh(&format.install(&NAMES, NEW)).await;
-    assert_eq!(version(host, format, "musterd").await, NEW);
+    host.sh(&format.upgrade(&NAMES)).await;
+    host.sh(&format.is_installed("musterd", NEW)).await;
     assert_ne!(main_pid(host, "musterd").await, daemons.0);
     assert_ne!(main_pid(host, "muster-control").await, daemons.1);
     host.comes_true(ACTIVE).await;
@@ -225,12 +316,56 @@ async fn an_upgrade_leaves_hooks_and_settings_alone(host: &TestHost, format: For
     assert_eq!(about, "root:muster-control 640");
     still_runs(host, &id, &supervisor).await;
     slow_went_through(host, &id).await;
+    // A drop-in counts, and one that is not sound is named.
+    host.sh(
+        "muster-control doctor >/root/doctor 2>&1 || true; ! grep -q story.toml /root/doctor
+         echo 'listne = 1' >>/etc/muster/control.d/story.toml
+         ! muster-control doctor >/root/doctor 2>&1; grep control.d/story.toml /root/doctor
+         rm /etc/muster/control.d/story.toml",
+    )
+    .await;
+}
+
+/// Where admins of Debian and of Fedora look for it.
+async fn the_environment_is_the_admins(host: &TestHost) {
+    for (dir, unit) in [("default", "musterd"), ("sysconfig", "muster-control")] {
+        host.sh(&format!(
+            "mkdir -p /etc/{dir} && echo MUSTER_LOG=debug >/etc/{dir}/{unit} && systemctl restart {unit}
+             tr '\\0' '\\n' </proc/$(systemctl show -P MainPID {unit})/environ | grep -x MUSTER_LOG=debug
+             rm /etc/{dir}/{unit} && systemctl restart {unit}"
+        ))
+        .await;
+    }
+}
+
+/// By its id, with what the catalog of the package says of it.
+async fn the_journal_explains_what_happened(host: &TestHost) {
+    let id = host.dispatch("greet", "1m").await;
+    host.ended(&id).await;
+    host.comes_true(&format!(
+        "journalctl --catalog MESSAGE_ID={ACTION_ENDED} EXECUTION_ID={id} >/root/told
+         grep 'An action of Muster ended: greet (succeeded)' /root/told && grep 'muster execution show {id}' /root/told"
+    ))
+    .await;
+    host.sh("echo '# changed' >>/etc/muster/hooks.d/greet").await;
+    for (message, unit) in [(HOOK_CHANGED, "musterd"), (HOOK_DIFFERS, "muster-control")] {
+        host.comes_true(&format!(
+            "journalctl --catalog --unit {unit} MESSAGE_ID={message} | grep 'muster hooks approve'"
+        ))
+        .await;
+    }
+    host.sh("sed -i '/^# changed/d' /etc/muster/hooks.d/greet").await;
+    until("the hook runs again", async || {
+        let hooks = host.sh("muster hooks -o json").await;
+        (!hooks.contains("drift")).then_some(())
+    })
+    .await;
 }
 
 async fn a_hook_upgrades_its_own_daemon(host: &TestHost, format: Format) {
     host.sh(&format.install(&["musterd"], OLD)).await;
     let before = main_pid(host, "musterd").await;
-    let command = format.install(&["musterd"], NEW);
+    let command = format.upgrade(&["musterd"]);
     host.sh(&format!("rm -f /root/runs; echo {command} >/root/upgrade"))
         .await;
     let id = host.dispatch("upgrades", "5m").await;
@@ -243,14 +378,14 @@ async fn a_hook_upgrades_its_own_daemon(host: &TestHost, format: Format) {
     );
     assert_eq!(host.output(&id).await, "done");
     assert_eq!(host.sh("cat /root/runs").await, "run", "it ran once");
-    assert_eq!(version(host, format, "musterd").await, NEW);
+    host.sh(&format.is_installed("musterd", NEW)).await;
     assert_ne!(main_pid(host, "musterd").await, before);
 }
 
 async fn a_downgrade_is_an_upgrade(host: &TestHost, format: Format) {
     let (id, supervisor) = slow(host).await;
     host.sh(&format.install(&NAMES, OLD)).await;
-    assert_eq!(version(host, format, "musterd").await, OLD);
+    host.sh(&format.is_installed("musterd", OLD)).await;
     still_runs(host, &id, &supervisor).await;
     slow_went_through(host, &id).await;
 }
@@ -269,7 +404,7 @@ async fn the_packages_settings_meet_the_admins(host: &TestHost) {
     host.sh(&format!(
         "dpkg-deb --raw-extract {0} /tmp/newer
          echo '# newer' | tee -a /tmp/newer/etc/muster/agent.toml
-         sed -i 's/^Version: .*/Version: 0.1.2/' /tmp/newer/DEBIAN/control
+         sed -i 's/^Version: .*/&+newer/' /tmp/newer/DEBIAN/control
          dpkg-deb -Znone --root-owner-group --build /tmp/newer /tmp/newer.deb
          dpkg --install --force-unsafe-io --force-confdef --force-confold /tmp/newer.deb
          grep -x 'running_max = 3' /etc/muster/agent.toml
@@ -297,17 +432,33 @@ async fn a_removal_ends_no_hook_and_forgets_nothing(host: &TestHost, format: For
         .await;
     // It is told by whoever comes next.
     host.sh(&format.install(&["musterd"], NEW)).await;
-    match format {
-        Format::Deb => host.sh("[ ! -e /run/musterd.installed-again ]").await,
-        // Its admin, or the presets of the machine, say when.
-        Format::Rpm => host.sh("systemctl start musterd").await,
-    };
+    host.sh(
+        "[ ! -e /run/musterd.installed-again ] && [ -z \"$(ls -d /var/lib/muster/.*abled.* 2>/dev/null)\" ]",
+    )
+    .await;
+    host.sh("systemctl is-enabled --quiet musterd").await;
     slow_went_through(host, &id).await;
+}
+
+/// Both are as they were: a removal is no reason to run what an admin has taken out of service.
+async fn what_was_disabled_is_so_when_it_comes_back(host: &TestHost, format: Format) {
+    host.sh("systemctl disable --now musterd; systemctl enable --quiet musterd-enroll")
+        .await;
+    host.sh(&format.remove(&["musterd"])).await;
+    host.sh(&format.install(&["musterd"], NEW)).await;
+    host.sh(&format!(
+        "! {ACTIVE}; ! systemctl is-enabled --quiet musterd; systemctl is-enabled --quiet musterd-enroll"
+    ))
+    .await;
+    host.sh("systemctl disable musterd-enroll; systemctl enable --now musterd")
+        .await;
+    greets(host).await;
 }
 
 async fn nothing_is_left_by_a_purge(host: &TestHost) {
     // What an image has, and what user data leaves there.
-    host.sh("systemctl enable musterd-enroll 2>/dev/null; touch /etc/muster/enroll.env /etc/muster/bootstrap-token")
+    host.sh("systemctl enable musterd-enroll 2>/dev/null
+         touch /etc/muster/enroll.env /etc/muster/bootstrap-token /etc/default/musterd")
         .await;
     host.sh("dpkg --purge musterd muster").await;
     // The other service has its own.
@@ -426,16 +577,64 @@ async fn the_nodes_key_may_lie_encrypted() {
     host.sh("[ ! -e /var/lib/muster/nsk ]").await;
 }
 
+/// The same for control, whose secret opens a store that checks every signature. In the drop-in and the settings of
+/// docs/configuration.md.
+#[tokio::test]
+async fn the_secret_of_controls_store_may_lie_encrypted() {
+    let Some(host) = TestHost::with_tools_and_packages("store").await else {
+        return;
+    };
+    std::fs::copy(tool("s3s-fs", "S3S_FS"), host.shared().join("s3s-fs")).expect("it can be copied");
+    host.sh(&Format::Deb.install(&NAMES, OLD)).await;
+    host.sh(&format!(
+        "mkdir -p /srv/s3/{BUCKET}
+         systemd-run --unit store /host/s3s-fs --host 127.0.0.1 --port 9000 \\
+             --access-key {ACCESS_KEY_ID} --secret-key {SECRET_ACCESS_KEY} /srv/s3
+         systemd-creds setup
+         printf {SECRET_ACCESS_KEY} | systemd-creds encrypt --with-key=host --name=s3 - /etc/muster/s3.cred
+         mkdir -p /etc/systemd/system/muster-control.service.d
+         printf '[Service]\\nLoadCredentialEncrypted=s3:/etc/muster/s3.cred\\n' \\
+             >/etc/systemd/system/muster-control.service.d/s3.conf
+         cat >/etc/muster/control.d/s3.toml <<END
+[output.s3]
+endpoint = \"http://127.0.0.1:9000\"
+region = \"us-east-1\"
+bucket = \"{BUCKET}\"
+access_key_id = \"{ACCESS_KEY_ID}\"
+secret_access_key_file = \"/run/credentials/muster-control.service/s3\"
+path_style = true
+END
+         systemctl daemon-reload"
+    ))
+    .await;
+    host.comes_true("systemctl -q is-active store").await;
+    host.enrol(&[("large", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x\n")])
+        .await;
+    let id = host.dispatch("large", "1m").await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    assert_eq!(host.output(&id).await.len(), 100_000);
+    // It is where control was told to put it, and the secret is nowhere in plain but where systemd hands it over.
+    host.sh(&format!("[ -n \"$(find /srv/s3/{BUCKET} -size +90k)\" ]"))
+        .await;
+    host.sh(&format!(
+        "! grep -rl {SECRET_ACCESS_KEY} /etc /var/lib/muster-control /var/lib/muster"
+    ))
+    .await;
+    // As root, while the service runs.
+    host.sh("muster-control doctor").await;
+}
+
 #[test]
 fn two_builds_give_the_same_bytes() {
     if left_out() {
         return;
     }
     let (made, again) = (
-        story_packages().join(OLD),
+        made_packages().join(OLD),
         tempfile::tempdir().expect("a directory"),
     );
-    make_again(OLD, again.path());
+    make_again(again.path());
     let mut count = 0;
     for entry in std::fs::read_dir(&made).expect("there are packages") {
         let name = entry.expect("they can be listed").file_name();

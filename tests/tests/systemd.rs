@@ -583,3 +583,50 @@ async fn a_control_whose_rows_are_elsewhere_is_started_by_its_unit() {
     )
     .await;
 }
+
+/// Nobody gets in without the password but the story itself.
+const HBA: &str = "local all postgres trust\nlocal all all scram-sha-256\n";
+
+/// As in docs/keys.md: a credential for the service, and before there is one a file for whoever initialises.
+const PASSWORD: &str = "
+umask 077
+echo '*:*:*:muster:open sesame' >/root/pgpass
+PGPASSFILE=/root/pgpass muster-control init --listen 127.0.0.1:7443 --database-url \"$(cat /host/database)\" >/root/init
+grep '^export ' /root/init >/root/operator
+rm /root/pgpass
+! systemctl start muster-control
+systemd-creds setup
+mkdir -p /etc/muster/control.d /etc/systemd/system/muster-control.service.d
+printf 'open sesame' | systemd-creds encrypt --with-key=host --name=postgres - /etc/muster/postgres.cred
+printf '[Service]\\nLoadCredentialEncrypted=postgres:/etc/muster/postgres.cred\\n' \\
+    >/etc/systemd/system/muster-control.service.d/postgres.conf
+echo 'database_password_file = \"/run/credentials/muster-control.service/postgres\"' >/etc/muster/control.d/postgres.toml
+chmod 0755 /etc/muster /etc/muster/control.d
+chmod 0644 /etc/muster/control.d/postgres.toml
+systemctl daemon-reload
+systemctl start muster-control
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_of_the_database_may_lie_encrypted() {
+    if postgres::left_out() {
+        return;
+    }
+    let Some(host) = TestHost::boot("password").await else {
+        return;
+    };
+    let shared = host.shared().canonicalize().expect("it is there");
+    host.share("pg_hba.conf", HBA);
+    let hba = format!("hba_file={}", shared.join("pg_hba.conf").display());
+    let database = PgDatabase::made(Cluster::own(&[&hba]).await).await;
+    database.may_be_used_by("muster", "open sesame").await;
+    let _relay = PgRelay::within(&shared, database.cluster.socket());
+    let url = database.url_by(Path::new("/host"));
+    host.share("database", &url.replace("postgres@", "muster@"));
+    host.sh(PASSWORD).await;
+    assert_eq!(host.sh("muster nodes -o name").await, "");
+    // As root, while the service runs.
+    host.sh("muster-control doctor").await;
+    host.sh("! grep -rl 'open sesame' /etc /var/lib/muster-control")
+        .await;
+}

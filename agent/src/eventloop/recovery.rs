@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::ExecutionId,
+    message_id::ACTION_ENDED,
     wire::{ActionKind, TIMEOUT_SECONDS_MAX},
 };
 use tokio::task::spawn_blocking;
@@ -92,8 +93,8 @@ impl Daemon {
             }
             other => {
                 let outcome = self.runner.outcome_of(&run, other, runner::MISSED).await;
-                log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id,
-                    status:% = outcome.status();
+                log::info!(message_id = ACTION_ENDED, execution_id:% = execution, action:% = action,
+                    node_id:% = row.request.node_id, status:% = outcome.status();
                     "An action ended while the daemon was away");
                 Some(Past::Ended(outcome))
             }

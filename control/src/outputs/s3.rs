@@ -50,7 +50,12 @@ impl S3Store {
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(STALL_MAX)
             .build()
-            .map_err(io::Error::other)?;
+            .map_err(|err| {
+                io::Error::other(format!(
+                    "{}; a store is known by the authorities of the machine: install ca-certificates",
+                    crate::error_chain(&err)
+                ))
+            })?;
         let secret = fs::read_to_string(&settings.secret_access_key_file).map_err(|err| {
             io::Error::new(
                 err.kind(),
