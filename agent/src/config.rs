@@ -2,6 +2,7 @@
 
 mod file;
 mod limits;
+mod rules;
 
 use std::{
     io,
@@ -17,12 +18,13 @@ use crate::{
     enroll::machine::FACTS_MAX,
     exit::Exit,
     limits::Limits as HookLimits,
-    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
+    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, RULES_MAX, Said},
     reach::{Reach, settings::RawControl},
 };
 use file::{DROP_INS_MAX, RawConfig, RawPolicy, drop_ins, read};
 pub(crate) use limits::Limits;
 use limits::{hook_limits, limits};
+use rules::rules_of;
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -95,6 +97,14 @@ enum ConfigError {
         list: &'static str,
         count: usize,
     },
+    #[error("policy.rule {name:?} in {path}: {why}")]
+    Rule {
+        path: PathBuf,
+        name: String,
+        why: String,
+    },
+    #[error("policy.rule in {path}: {count} rules; the limit is {RULES_MAX}")]
+    TooManyRules { path: PathBuf, count: usize },
     #[error("{path} has {count} files; the limit is {DROP_INS_MAX}")]
     TooManyDropIns { path: PathBuf, count: usize },
 }
@@ -280,6 +290,10 @@ fn policy_of(raw: &RawPolicy, path: &Path) -> Result<Policy, ConfigError> {
         timeout_max: timeout
             .transpose()?
             .map(|seconds| said(Duration::from_secs(seconds), path)),
+        rules: rules_of(&raw.rule, path)?
+            .into_iter()
+            .map(|rule| said(rule, path))
+            .collect(),
     })
 }
 
@@ -396,6 +410,11 @@ mod tests {
             ("[policy]\ndeny = [\"a b\"]", "a b"),
             ("[policy]\ntimeout_max_seconds = 0", "policy.timeout_max_seconds"),
             ("[policy]\ndenny = []", "denny"),
+            ("[[policy.rule]]\nname = \"r\"", "says nothing"),
+            (
+                "[[policy.rule]]\nname = \"r\"\nhours.allow = [\"at night\"]",
+                "at night",
+            ),
         ] {
             drop_in("30-c.toml", bad);
             let text = config.reload().unwrap_err();

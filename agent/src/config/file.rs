@@ -58,6 +58,29 @@ pub(super) struct RawPolicy {
     pub(super) deny: Option<Vec<String>>,
     pub(super) builtins: Option<bool>,
     pub(super) timeout_max_seconds: Option<u64>,
+    #[serde(default)]
+    pub(super) rule: Vec<RawRule>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRule {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) actions: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) callers: RawLists,
+    #[serde(default)]
+    pub(super) digests: RawLists,
+    #[serde(default)]
+    pub(super) hours: RawLists,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLists {
+    pub(super) allow: Option<Vec<String>>,
+    pub(super) deny: Option<Vec<String>>,
 }
 
 impl RawConfig {
