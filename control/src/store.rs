@@ -13,6 +13,7 @@ mod deadlines;
 mod dispatch;
 mod doctor;
 mod engine;
+mod evidence;
 mod executions;
 mod header;
 mod hooks;
@@ -54,6 +55,7 @@ pub(crate) use cancel::Unconfirmed;
 pub(crate) use deadlines::{Deadline, Overdue};
 pub(crate) use dispatch::NewExecution;
 pub(crate) use engine::{BadDatabaseUrl, Database};
+pub(crate) use evidence::Room;
 pub(crate) use executions::Advance;
 pub(crate) use header::ExecutionHeader;
 #[cfg(test)]

@@ -34,6 +34,11 @@ pub(crate) struct Limits {
     pub(crate) requests_per_second: NonZeroU32,
     /// How many it may make at once after a pause.
     pub(crate) requests_burst: NonZeroU32,
+    /// The same two of one node.
+    pub(crate) node_requests_per_second: NonZeroU32,
+    pub(crate) node_requests_burst: NonZeroU32,
+    /// How many reports are kept that contradict one settled invocation.
+    pub(crate) late_events_max: u32,
 }
 
 #[derive(Default, Deserialize)]
@@ -52,6 +57,9 @@ pub(super) struct RawLimits {
     drain_seconds: Option<u64>,
     requests_per_second: Option<u64>,
     requests_burst: Option<u64>,
+    node_requests_per_second: Option<u64>,
+    node_requests_burst: Option<u64>,
+    late_events_max: Option<u64>,
 }
 
 impl RawLimits {
@@ -76,6 +84,20 @@ impl RawLimits {
                 100_000,
             )?,
             requests_burst: count("limits.requests_burst", self.requests_burst, 200, 100_000)?,
+            node_requests_per_second: count(
+                "limits.node_requests_per_second",
+                self.node_requests_per_second,
+                500,
+                100_000,
+            )?,
+            // A node that comes back after an outage may have 10,000 actions to be told of, each in a few requests.
+            node_requests_burst: count(
+                "limits.node_requests_burst",
+                self.node_requests_burst,
+                50_000,
+                1_000_000,
+            )?,
+            late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
             output_bytes_max: within(
                 "limits.output_bytes_max",
                 self.output_bytes_max,
