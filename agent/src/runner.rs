@@ -177,7 +177,7 @@ impl Runner {
                 .output_bytes_max
                 .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
             limits: config.hook_limits.tightened_by(&manifest.run_as.limits),
-            run_as: manifest.run_as.clone(),
+            run_as: manifest.run_as.on_top_of(&config.hook_environment),
             work: Work::Hook {
                 digest: pinned.digests.file,
             },
