@@ -62,7 +62,7 @@ pub(crate) use header::ExecutionHeader;
 pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
-pub(crate) use list::{Detail, ListFilter};
+pub(crate) use list::{Detail, ListFilter, Targets};
 pub(crate) use news::News;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;

@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
 use serde::Deserialize;
 
 use super::{ConfigError, within};
@@ -39,6 +40,8 @@ pub(crate) struct Limits {
     pub(crate) node_requests_burst: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
     pub(crate) late_events_max: u32,
+    /// How many bytes of inline output one answer carries.
+    pub(crate) answer_output_bytes_max: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -60,6 +63,7 @@ pub(super) struct RawLimits {
     node_requests_per_second: Option<u64>,
     node_requests_burst: Option<u64>,
     late_events_max: Option<u64>,
+    answer_output_bytes_max: Option<u64>,
 }
 
 impl RawLimits {
@@ -98,6 +102,13 @@ impl RawLimits {
                 1_000_000,
             )?,
             late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
+            answer_output_bytes_max: within(
+                "limits.answer_output_bytes_max",
+                self.answer_output_bytes_max,
+                4 << 20,
+                INLINE_OUTPUT_BYTES_MAX as u64,
+                64 << 20,
+            )?,
             output_bytes_max: within(
                 "limits.output_bytes_max",
                 self.output_bytes_max,

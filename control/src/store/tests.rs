@@ -376,9 +376,15 @@ async fn every_read_of_history_is_answered_by_an_index() {
     .await;
     let _ = store.timeline(id, 0, 50).await.unwrap();
     answered_by(store, "action_execution_event_execution_idx").await;
-    let _ = store.execution(project, id, Detail::WithOutput).await.unwrap();
+    let _ = store
+        .execution(project, id, Detail::WithOutput { bytes_max: 1 << 20 })
+        .await
+        .unwrap();
     answered_by(store, "PRIMARY KEY").await;
-    let _ = store.execution_targets(id, Some(node), 50).await.unwrap();
+    let _ = store
+        .execution_targets(id, Some(node), (50, 1 << 20))
+        .await
+        .unwrap();
     answered_by(store, "PRIMARY KEY").await;
     let _ = store.overdue(now, 50).await.unwrap();
     answered_by(
@@ -531,7 +537,7 @@ async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
     );
     let shown = fixture
         .store()
-        .execution(fixture.project.id, id, Detail::WithOutput)
+        .execution(fixture.project.id, id, Detail::WithOutput { bytes_max: 1 << 20 })
         .await
         .unwrap()
         .unwrap();
