@@ -569,6 +569,32 @@ async fn a_daemon_of_another_user_does_what_sudoers_lets_it() {
 }
 
 #[tokio::test]
+async fn a_daemon_that_starts_without_a_network_connects_once_there_is_one() {
+    let hooks = [("free", "#!/bin/sh\necho free\n")];
+    let Some(host) = TestHost::with_node("network", &hooks).await else {
+        return;
+    };
+    host.sh("systemctl stop musterd; ip address flush dev lo; ip link set lo down")
+        .await;
+    // Ready is a daemon also where nobody can be reached: a boot must not wait for control.
+    host.sh("systemctl start musterd").await;
+    let said = host.try_sh("musterd status").await.expect(7);
+    assert!(
+        said.stdout.contains("not connected") && said.stdout.contains("unreachable"),
+        "{}",
+        said.stdout
+    );
+    host.sh("musterd run-local free").await;
+    let before = main_pid(&host, "musterd").await;
+    host.sh("ip link set lo up; ip address replace 127.0.0.1/8 dev lo")
+        .await;
+    host.comes_true("musterd status").await;
+    let id = host.dispatch("free", "1m").await;
+    assert_eq!(host.ended(&id).await.status, Status::Succeeded);
+    assert_eq!(main_pid(&host, "musterd").await, before, "by the same daemon");
+}
+
+#[tokio::test]
 async fn units_are_sound_and_wait_for_enrolment() {
     let Some(host) = TestHost::boot("unenrolled").await else {
         return;
