@@ -282,7 +282,7 @@ pub(crate) fn declared(policy: &Policy) -> Vec<BuiltinAction> {
         name: builtin.name.to_owned(),
         description: Some(builtin.description.to_owned()),
         parameters: builtin.parameters.iter().map(Parameter::declared).collect(),
-        denied: policy.denial(ActionKind::Builtin, builtin.name),
+        denied: policy.standing_denial(ActionKind::Builtin, builtin.name, None),
     };
     BUILTINS.iter().map(action).collect()
 }

@@ -2,8 +2,10 @@
 
 mod file;
 mod limits;
+mod rules;
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -16,13 +18,15 @@ use crate::{
     args::RunArgs,
     enroll::machine::FACTS_MAX,
     exit::Exit,
+    hooks::manifest::{VARIABLES_MAX, check_variable},
     limits::Limits as HookLimits,
-    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, Said},
+    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, RULES_MAX, Said},
     reach::{Reach, settings::RawControl},
 };
 use file::{DROP_INS_MAX, RawConfig, RawPolicy, drop_ins, read};
 pub(crate) use limits::Limits;
 use limits::{hook_limits, limits};
+use rules::rules_of;
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -50,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) launcher: LauncherChoice,
     /// Of one hook, where nothing else is said.
     pub(crate) hook_limits: HookLimits,
+    /// What hooks find in their environment, where their manifests do not say otherwise.
+    pub(crate) hook_environment: BTreeMap<String, String>,
     /// What the admin calls this node. Control keeps them under `node/`, where no operator's label is.
     pub(crate) labels: Labels,
     pub(crate) limits: Limits,
@@ -79,6 +85,14 @@ enum ConfigError {
     },
     #[error("[control] in {path}: {why}")]
     Control { path: PathBuf, why: String },
+    #[error("hooks.environment.{name} in {path}: {why}")]
+    Variable {
+        path: PathBuf,
+        name: String,
+        why: String,
+    },
+    #[error("hooks.environment in {path} has {count} variables; the limit is {VARIABLES_MAX}")]
+    TooManyVariables { path: PathBuf, count: usize },
     #[error("[labels] in {path}: {err}")]
     Label { path: PathBuf, err: BadLabel },
     #[error("[labels] in {path} has {count} labels; the limit is {LABELS_MAX}")]
@@ -95,6 +109,14 @@ enum ConfigError {
         list: &'static str,
         count: usize,
     },
+    #[error("policy.rule {name:?} in {path}: {why}")]
+    Rule {
+        path: PathBuf,
+        name: String,
+        why: String,
+    },
+    #[error("policy.rule in {path}: {count} rules; the limit is {RULES_MAX}")]
+    TooManyRules { path: PathBuf, count: usize },
     #[error("{path} has {count} files; the limit is {DROP_INS_MAX}")]
     TooManyDropIns { path: PathBuf, count: usize },
 }
@@ -166,6 +188,7 @@ impl Config {
                 readable_paths: new.readable_paths,
                 launcher: old.launcher,
                 hook_limits: new.hook_limits,
+                hook_environment: new.hook_environment,
                 policy: new.policy,
                 reach: old.reach.clone(),
                 control: old.control.clone(),
@@ -188,10 +211,12 @@ impl Config {
             check_labels(&file.labels, &path)?;
             check_readable_paths(&file.readable_paths, &path)?;
             hook_limits(&file.hooks, &path)?;
+            check_environment(&file.hooks.environment, &path)?;
             policy = policy.then(policy_of(&file.policy, &path)?);
             raw = raw.then(file);
         }
         check_labels(&raw.labels, &main)?;
+        check_environment(&raw.hooks.environment, &main)?;
         // Absolute from here on: supervisors work from another folder than the one this was started in.
         let either = |flag: Option<&PathBuf>, file: Option<PathBuf>, default: &str| {
             let path = flag.cloned().or(file).unwrap_or_else(|| default.into());
@@ -204,6 +229,7 @@ impl Config {
             output_ca_file: raw.output_ca_file,
             labels: raw.labels,
             hook_limits: hook_limits(&raw.hooks, &main)?,
+            hook_environment: raw.hooks.environment,
             readable_paths: raw.readable_paths,
             launcher: raw.hooks.launcher.unwrap_or_default(),
             policy,
@@ -224,6 +250,34 @@ fn check_labels(labels: &Labels, path: &Path) -> Result<(), ConfigError> {
     }
     match labels.len() {
         count if count > LABELS_MAX => Err(ConfigError::TooManyLabels { path: path(), count }),
+        _ => Ok(()),
+    }
+}
+
+/// `PATH` and `LANG` are an admin's to say. Who the hook runs as decides the others, and what a linker is told by `LD_*`
+/// would be in every program that any hook starts.
+fn check_environment(variables: &BTreeMap<String, String>, path: &Path) -> Result<(), ConfigError> {
+    let path = || path.to_owned();
+    for (name, value) in variables {
+        let given = ["HOME", "USER", "LOGNAME"].contains(&name.as_str());
+        let checked = if given {
+            Err("musterd sets it by whom the hook runs as".to_owned())
+        } else if name.starts_with("LD_") {
+            Err(
+                "what the linker is told is no business of all hooks; the manifest of one may say it"
+                    .to_owned(),
+            )
+        } else {
+            check_variable(name, value)
+        };
+        checked.map_err(|why| ConfigError::Variable {
+            path: path(),
+            name: name.clone(),
+            why,
+        })?;
+    }
+    match variables.len() {
+        count if count > VARIABLES_MAX => Err(ConfigError::TooManyVariables { path: path(), count }),
         _ => Ok(()),
     }
 }
@@ -280,6 +334,10 @@ fn policy_of(raw: &RawPolicy, path: &Path) -> Result<Policy, ConfigError> {
         timeout_max: timeout
             .transpose()?
             .map(|seconds| said(Duration::from_secs(seconds), path)),
+        rules: rules_of(&raw.rule, path)?
+            .into_iter()
+            .map(|rule| said(rule, path))
+            .collect(),
     })
 }
 
@@ -329,6 +387,30 @@ mod tests {
                 .to_string()
                 .contains("runing_max")
         );
+    }
+
+    #[test]
+    fn the_environment_of_hooks_is_checked_where_it_is_written() {
+        let said = "[hooks.environment]\nLANG = \"de_DE.UTF-8\"\nPATH = \"/opt/bin\"\n";
+        assert_eq!(load(said).unwrap().hook_environment["PATH"], "/opt/bin");
+        for (bad, why) in [
+            ("MUSTER_NODE_ID = \"x\"", "given by musterd"),
+            ("HOME = \"/\"", "whom the hook runs as"),
+            ("USER = \"root\"", "whom the hook runs as"),
+            ("LD_PRELOAD = \"/x.so\"", "linker"),
+            ("\"a b\" = \"x\"", "letters, digits"),
+            ("X = \"a\\u0000b\"", "no NUL"),
+        ] {
+            let text = load(&format!("[hooks.environment]\n{bad}\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(text.contains("hooks.environment") && text.contains(why), "{text}");
+        }
+        let many: String = (0..=VARIABLES_MAX).map(|n| format!("V{n} = \"x\"\n")).collect();
+        let text = load(&format!("[hooks.environment]\n{many}"))
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains(&format!("the limit is {VARIABLES_MAX}")), "{text}");
     }
 
     #[test]
@@ -396,6 +478,11 @@ mod tests {
             ("[policy]\ndeny = [\"a b\"]", "a b"),
             ("[policy]\ntimeout_max_seconds = 0", "policy.timeout_max_seconds"),
             ("[policy]\ndenny = []", "denny"),
+            ("[[policy.rule]]\nname = \"r\"", "says nothing"),
+            (
+                "[[policy.rule]]\nname = \"r\"\nhours.allow = [\"at night\"]",
+                "at night",
+            ),
         ] {
             drop_in("30-c.toml", bad);
             let text = config.reload().unwrap_err();

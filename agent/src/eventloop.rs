@@ -35,6 +35,7 @@ use crate::{
     journal::{Journal, JournalError},
     kick::Kicker,
     outcome::Outcome,
+    policy,
     report::Reporter,
     resident::Program,
     run_dir::RunDir,
@@ -305,7 +306,7 @@ impl Daemon {
     /// The journal is asked before anything is taken: what was settled long ago is known only there.
     async fn look_up(&mut self, request: Box<ActionRequest>) -> Option<Input> {
         let execution = request.execution_id;
-        let denied = self.config.policy.denial(request.kind, request.action.as_str());
+        let denied = self.config.policy.denial(&request, policy::wall::now());
         if let Some(rule) = &denied {
             log::warn!(message_id = POLICY_REFUSED, execution_id:% = execution, action:% = request.action,
                 node_id:% = request.node_id; "Control asks for what the node's own policy forbids: {rule}");

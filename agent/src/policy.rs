@@ -1,16 +1,32 @@
 //! The node's own say over what control may ask of it. Nothing that comes from control can change it.
 //!
 //! Deny wins over allow. Without any `allow` everything is allowed that is not denied; once one file has an `allow`, only
-//! what some `allow` names is, so that an empty one allows nothing.
+//! what some `allow` names is, so that an empty one allows nothing. Rules forbid more of what is left, for some callers, some
+//! digests or some hours.
 
-use std::{path::PathBuf, time::Duration};
+pub(crate) mod hours;
+pub(crate) mod rule;
+pub(crate) mod wall;
 
-use muster_shared::{ids::ACTION_NAME_LEN_MAX, wire::ActionKind};
+use std::{fmt, path::PathBuf, time::Duration};
 
-/// How many patterns one list of one file may have.
+use muster_shared::{
+    ids::{ACTION_NAME_LEN_MAX, Digest},
+    wire::{ActionKind, ActionRequest},
+};
+use serde::{Deserialize, Serialize};
+
+use hours::Now;
+use rule::{Asked, Rule};
+
+/// How many entries one list of one file may have.
 pub(crate) const PATTERNS_MAX: usize = 256;
+/// How many rules one file may have.
+pub(crate) const RULES_MAX: usize = 64;
+/// A kind and the longest name of a user.
+const CALLER_LEN_MAX: usize = 160;
 
-/// The name of an action, or `*` and `?` in place of parts of it.
+/// The name of an action or of a caller, or `*` and `?` in place of parts of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pattern(String);
 
@@ -18,7 +34,20 @@ pub(crate) struct Pattern(String);
 #[error("{0:?} matches no action name: 1 to {ACTION_NAME_LEN_MAX} of a-z A-Z 0-9 . _ - * ?")]
 pub(crate) struct BadPattern(String);
 
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} matches no caller: 1 to {CALLER_LEN_MAX} of a-z A-Z 0-9 . _ - @ + / | : * ?")]
+pub(crate) struct BadCaller(String);
+
 impl Pattern {
+    pub(crate) fn parse_caller(raw: &str) -> Result<Self, BadCaller> {
+        let known = |b: u8| b.is_ascii_alphanumeric() || b"._-@+/|:*?".contains(&b);
+        if (1..=CALLER_LEN_MAX).contains(&raw.len()) && raw.bytes().all(known) {
+            Ok(Self(raw.to_owned()))
+        } else {
+            Err(BadCaller(raw.to_owned()))
+        }
+    }
+
     pub(crate) fn parse(raw: &str) -> Result<Self, BadPattern> {
         let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'*' | b'?');
         if (1..=ACTION_NAME_LEN_MAX).contains(&raw.len()) && raw.bytes().all(known) {
@@ -56,6 +85,12 @@ impl Pattern {
     }
 }
 
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Something that one file of the configuration says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Said<T> {
@@ -70,11 +105,81 @@ pub(crate) struct Policy {
     pub(crate) deny: Vec<Said<Vec<Pattern>>>,
     pub(crate) builtins: Option<Said<bool>>,
     pub(crate) timeout_max: Option<Said<Duration>>,
+    pub(crate) rules: Vec<Said<Rule>>,
+}
+
+/// One thing that the policy says, for the admin of the machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) says: String,
+    /// Its hours forbid at this moment what it is about.
+    pub(crate) denies_now: bool,
 }
 
 impl Policy {
-    /// The rule that forbids an action, with the file it stands in.
-    pub(crate) fn denial(&self, kind: ActionKind, name: &str) -> Option<String> {
+    /// The rule that forbids what is asked at this moment, with the file it stands in.
+    pub(crate) fn denial(&self, request: &ActionRequest, now: Now) -> Option<String> {
+        let asked = Asked {
+            action: request.action.as_str(),
+            caller: request.requested_by.as_deref(),
+            digest: request.hook_digest,
+            now,
+        };
+        self.denial_by_name(request.kind, asked.action)
+            .or_else(|| self.by_rules(|rule| rule.against(&asked)))
+    }
+
+    /// The rule that forbids an action to everybody at any time. The digest is that of a hook.
+    pub(crate) fn standing_denial(
+        &self,
+        kind: ActionKind,
+        name: &str,
+        digest: Option<Digest>,
+    ) -> Option<String> {
+        self.denial_by_name(kind, name)
+            .or_else(|| self.by_rules(|rule| rule.against_always(name, digest)))
+    }
+
+    fn by_rules(&self, against: impl Fn(&Rule) -> Option<String>) -> Option<String> {
+        self.rules.iter().find_map(|Said { what: rule, file }| {
+            let why = against(rule)?;
+            Some(format!(
+                "policy.rule {:?} in {}: {why}",
+                rule.name,
+                file.display()
+            ))
+        })
+    }
+
+    /// All that it says.
+    pub(crate) fn lines(&self, now: Now) -> Vec<Line> {
+        let line = |file: &PathBuf, says: String, denies_now| Line {
+            says: format!("{says} in {}", file.display()),
+            denies_now,
+        };
+        let list = |name: &str, said: &Said<Vec<Pattern>>| {
+            let names: Vec<&str> = said.what.iter().map(|pattern| pattern.0.as_str()).collect();
+            line(&said.file, format!("{name} {names:?}"), false)
+        };
+        let mut lines: Vec<Line> = self.deny.iter().map(|said| list("deny", said)).collect();
+        lines.extend(self.allow.iter().map(|said| list("allow", said)));
+        lines.extend(
+            self.builtins
+                .iter()
+                .map(|said| line(&said.file, format!("builtins = {}", said.what), false)),
+        );
+        lines.extend(self.timeout_max.iter().map(|said| {
+            let says = format!("timeout_max_seconds = {}", said.what.as_secs());
+            line(&said.file, says, false)
+        }));
+        lines.extend(self.rules.iter().map(|Said { what: rule, file }| Line {
+            says: format!("rule {:?} in {}: {rule}", rule.name, file.display()),
+            denies_now: rule.against_now(now).is_some(),
+        }));
+        lines
+    }
+
+    fn denial_by_name(&self, kind: ActionKind, name: &str) -> Option<String> {
         for said in &self.deny {
             if let Some(pattern) = said.what.iter().find(|pattern| pattern.matches(name)) {
                 return Some(format!("policy.deny {:?} in {}", pattern.0, said.file.display()));
@@ -102,11 +207,13 @@ impl Policy {
     pub(crate) fn then(mut self, later: Self) -> Self {
         self.allow.extend(later.allow);
         self.deny.extend(later.deny);
+        self.rules.extend(later.rules);
         Self {
             allow: self.allow,
             deny: self.deny,
             builtins: later.builtins.or(self.builtins),
             timeout_max: later.timeout_max.or(self.timeout_max),
+            rules: self.rules,
         }
     }
 }
@@ -159,26 +266,26 @@ mod tests {
             deny: vec![said("/c", &["p*"])],
             ..Policy::default()
         };
-        assert_eq!(policy.denial(ActionKind::Hook, "backup"), None);
-        assert_eq!(policy.denial(ActionKind::Builtin, "disk.usage"), None);
+        assert_eq!(policy.denial_by_name(ActionKind::Hook, "backup"), None);
+        assert_eq!(policy.denial_by_name(ActionKind::Builtin, "disk.usage"), None);
         assert_eq!(
-            policy.denial(ActionKind::Builtin, "ping").unwrap(),
+            policy.denial_by_name(ActionKind::Builtin, "ping").unwrap(),
             "policy.deny \"p*\" in /c"
         );
         assert_eq!(
-            policy.denial(ActionKind::Hook, "other").unwrap(),
+            policy.denial_by_name(ActionKind::Hook, "other").unwrap(),
             "policy.allow in /a and /b does not name it"
         );
     }
 
     #[test]
     fn no_allow_allows_everything_and_an_empty_one_nothing() {
-        assert_eq!(Policy::default().denial(ActionKind::Hook, "x"), None);
+        assert_eq!(Policy::default().denial_by_name(ActionKind::Hook, "x"), None);
         let nothing = Policy {
             allow: vec![said("/a", &[])],
             ..Policy::default()
         };
-        assert!(nothing.denial(ActionKind::Hook, "x").is_some());
+        assert!(nothing.denial_by_name(ActionKind::Hook, "x").is_some());
     }
 
     #[test]
@@ -199,17 +306,20 @@ mod tests {
             ..Policy::default()
         };
         let both = first.clone().then(second);
-        assert!(both.denial(ActionKind::Hook, "a").is_some() && both.denial(ActionKind::Hook, "b").is_some());
         assert!(
-            both.denial(ActionKind::Builtin, "ping")
+            both.denial_by_name(ActionKind::Hook, "a").is_some()
+                && both.denial_by_name(ActionKind::Hook, "b").is_some()
+        );
+        assert!(
+            both.denial_by_name(ActionKind::Builtin, "ping")
                 .unwrap()
                 .contains("builtins = false in /a")
         );
-        assert!(both.denial(ActionKind::Hook, "ping").is_none());
+        assert!(both.denial_by_name(ActionKind::Hook, "ping").is_none());
         let on = Policy {
             builtins: off(true, "/c"),
             ..Policy::default()
         };
-        assert_eq!(first.then(on).denial(ActionKind::Builtin, "ping"), None);
+        assert_eq!(first.then(on).denial_by_name(ActionKind::Builtin, "ping"), None);
     }
 }

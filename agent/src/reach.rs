@@ -1,5 +1,6 @@
 //! How this node reaches services: whom it trusts, by what time, through which proxy, and what it says when it cannot.
 
+pub(crate) mod certificate;
 mod names;
 mod proxy;
 pub(crate) mod settings;
@@ -17,6 +18,7 @@ use rustls::{
 };
 
 use crate::{clock::Clock, exit};
+use certificate::{Naming, Presented};
 use muster_shared::time::Timestamp;
 use names::Names;
 use proxy::Proxies;
@@ -89,7 +91,7 @@ impl Reach {
             .with_safe_default_protocol_versions()
             .map_err(|err| err.to_string())?
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
+            .with_custom_certificate_verifier(Arc::new(Naming(verifier)))
             .with_no_client_auth())
     }
 
@@ -191,7 +193,12 @@ fn certificate_trouble<'e>(err: &'e (dyn std::error::Error + 'static)) -> Option
             Some(inner) => inner.downcast_ref::<rustls::Error>(),
             None => err.downcast_ref::<rustls::Error>(),
         };
-        if let Some(rustls::Error::InvalidCertificate(trouble)) = tls {
+        let presented = match tls {
+            Some(rustls::Error::Other(other)) => other.0.downcast_ref::<Presented>(),
+            Some(_) | None => None,
+        };
+        let cause = presented.map(|presented| &presented.cause);
+        if let Some(rustls::Error::InvalidCertificate(trouble)) = cause.or(tls) {
             return Some(trouble);
         }
         at = match wrapped {

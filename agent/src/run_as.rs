@@ -134,6 +134,16 @@ impl Step {
 }
 
 impl RunAs {
+    /// The same with these variables too, where its manifest does not have them.
+    pub(crate) fn on_top_of(&self, variables: &BTreeMap<String, String>) -> Self {
+        let mut environment = variables.clone();
+        environment.extend(self.environment.clone());
+        Self {
+            environment,
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn prepare(&self) -> Result<Prepared, String> {
         let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
         let me = rustix::process::geteuid();

@@ -32,7 +32,7 @@ use crate::{
     launch::{self, Launcher},
     limits::Limits,
     outcome::{Ended, Outcome, cut},
-    parameters, readiness,
+    parameters, policy, readiness,
     run_as::RunAs,
     run_dir::{Claim, DOWN_WITHIN, Found, Lost, RunDir, Spec, Work},
 };
@@ -78,7 +78,7 @@ pub(crate) type StopAsked = watch::Receiver<bool>;
 impl Runner {
     pub(crate) async fn run(&self, request: &ActionRequest, attempt: u32, stop_asked: StopAsked) -> Outcome {
         // Asked again: the policy may have changed while it waited.
-        if let Some(rule) = self.config().policy.denial(request.kind, request.action.as_str()) {
+        if let Some(rule) = self.config().policy.denial(request, policy::wall::now()) {
             return Outcome::refused_by_policy(&rule);
         }
         match request.kind {
@@ -177,7 +177,7 @@ impl Runner {
                 .output_bytes_max
                 .map_or(output_bytes_max, |max| max.min(output_bytes_max)),
             limits: config.hook_limits.tightened_by(&manifest.run_as.limits),
-            run_as: manifest.run_as.clone(),
+            run_as: manifest.run_as.on_top_of(&config.hook_environment),
             work: Work::Hook {
                 digest: pinned.digests.file,
             },

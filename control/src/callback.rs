@@ -37,6 +37,9 @@ pub(crate) enum CallbackError {
     BadOutput { expected: String },
     #[error("{0}")]
     Refused(#[from] Refused),
+    /// Refused, and this was kept and audited before, or there is no room for it.
+    #[error("{0}")]
+    RefusedAgain(Refused),
     #[error("an upload URL could not be made")]
     Upload(#[source] OutputError),
     #[error("the output is not there as it was reported: {0}")]

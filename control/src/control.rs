@@ -41,7 +41,8 @@ pub(crate) struct Control {
     pub(crate) watchers: Watchers,
     pub(crate) presence: Presence,
     pub(crate) instances: Instances,
-    pub(crate) rates: Rates,
+    pub(crate) rates: Rates<String>,
+    pub(crate) node_rates: Rates<NodeId>,
     /// The backup from which this control was made again, if it was.
     pub(crate) restored: Option<Restored>,
     /// The issuer whose tokens count beside our own.

@@ -87,6 +87,7 @@ pub(crate) fn sign(
                 run_until: (deadlines.expires_at != deadlines.deliver_by).then_some(deadlines.expires_at),
                 callback_token: control.key.callback_token(execution.id, node),
                 hook_digest: *hook_digest,
+                requested_by: Some(execution.requested_by.clone()),
             };
             ("action_request", signers.seal(&request)?)
         }

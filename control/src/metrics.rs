@@ -45,6 +45,7 @@ pub(crate) struct Metrics {
     streams: Gauge,
     callbacks: Histogram,
     unknown: Counter,
+    late_events_dropped: Counter,
     outbox_rows: Gauge,
     outbox_age: Seconds,
     reconciler_lag: Seconds,
@@ -63,6 +64,7 @@ impl Default for Metrics {
             streams: Gauge::default(),
             callbacks: callback_buckets(),
             unknown: Counter::default(),
+            late_events_dropped: Counter::default(),
             outbox_rows: Gauge::default(),
             outbox_age: Seconds::default(),
             reconciler_lag: Seconds::default(),
@@ -94,6 +96,11 @@ impl Default for Metrics {
             "muster_callbacks_unknown_execution",
             "Callbacks about executions that are not known here, as after a restore from a backup",
             metrics.unknown.clone(),
+        );
+        registry.register(
+            "muster_callbacks_late_events_dropped",
+            "Contradictions of settled invocations that were refused and not kept, as limits.late_events_max was reached",
+            metrics.late_events_dropped.clone(),
         );
         registry.register(
             "muster_outbox_rows",
@@ -136,6 +143,10 @@ impl Metrics {
 
     pub(crate) fn reported_unknown(&self) {
         self.unknown.inc();
+    }
+
+    pub(crate) fn dropped_late_event(&self) {
+        self.late_events_dropped.inc();
     }
 
     pub(crate) fn handed_outbox(&self, up_to: i64) {

@@ -1,22 +1,25 @@
-//! How often one caller may ask: a bucket per subject that refills evenly. What stands here may be lost at any moment.
+//! How often one caller may ask: a bucket for each that refills evenly. What stands here may be lost at any moment.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{hash::Hash, num::NonZeroU32, time::Duration};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
 
-pub(crate) struct Rates {
-    buckets: DefaultKeyedRateLimiter<String>,
+pub(crate) struct Rates<K: Hash + Eq + Clone> {
+    buckets: DefaultKeyedRateLimiter<K>,
     per_second: NonZeroU32,
+    /// The name of that setting.
+    limit: &'static str,
 }
 
 /// A caller asks faster than it may.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the caller asks more often than limits.requests_per_second ({per_second}) allows; ask again in {} s",
+    "the caller asks more often than {limit} ({per_second}) allows; ask again in {} s",
     self.wait_seconds()
 )]
 pub(crate) struct TooOften {
     per_second: NonZeroU32,
+    limit: &'static str,
     wait: Duration,
 }
 
@@ -27,19 +30,21 @@ impl TooOften {
     }
 }
 
-impl Rates {
+impl<K: Hash + Eq + Clone> Rates<K> {
     /// `burst` is how many requests an idle caller may make at once.
-    pub(crate) fn new(per_second: NonZeroU32, burst: NonZeroU32) -> Self {
+    pub(crate) fn new(limit: &'static str, per_second: NonZeroU32, burst: NonZeroU32) -> Self {
         Self {
             buckets: RateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)),
             per_second,
+            limit,
         }
     }
 
-    /// Counts one request of a caller whose token was found good: a stranger has no bucket to fill.
-    pub(crate) fn check(&self, subject: &String) -> Result<(), TooOften> {
-        self.buckets.check_key(subject).map_err(|until| TooOften {
+    /// Counts one request of a caller whose key was found good: a stranger has no bucket to fill.
+    pub(crate) fn check(&self, caller: &K) -> Result<(), TooOften> {
+        self.buckets.check_key(caller).map_err(|until| TooOften {
             per_second: self.per_second,
+            limit: self.limit,
             wait: until.wait_time_from(self.buckets.clock().now()),
         })
     }
@@ -61,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_allowed_and_what_is_over_it_is_told_how_long_to_wait() {
-        let rates = Rates::new(number(1), number(3));
+        let rates = Rates::new("limits.requests_per_second", number(1), number(3));
         let (a, b) = ("token:a".to_owned(), "token:b".to_owned());
         for _ in 0..3 {
             rates.check(&a).unwrap();
@@ -77,7 +82,7 @@ mod tests {
 
     #[test]
     fn callers_who_stay_away_are_forgotten() {
-        let rates = Rates::new(number(1_000_000), number(1));
+        let rates = Rates::new("limits.requests_per_second", number(1_000_000), number(1));
         for n in 0..10_000 {
             rates.check(&format!("token:{n}")).unwrap();
         }

@@ -57,6 +57,7 @@ pub(crate) async fn run(control: &Control) {
             Err(err) => log::error!("The sweep failed: {}", crate::error_chain(&err)),
         }
         control.rates.forget_idle();
+        control.node_rates.forget_idle();
         if let Err(err) = idempotency::forget(&control.store, Timestamp::now()).await {
             log::error!(
                 "Expired idempotency keys could not be removed: {}",

@@ -251,7 +251,16 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         outputs,
         server_url: config.server_url,
         ca_pem,
-        rates: Rates::new(config.limits.requests_per_second, config.limits.requests_burst),
+        rates: Rates::new(
+            "limits.requests_per_second",
+            config.limits.requests_per_second,
+            config.limits.requests_burst,
+        ),
+        node_rates: Rates::new(
+            "limits.node_requests_per_second",
+            config.limits.node_requests_per_second,
+            config.limits.node_requests_burst,
+        ),
         limits: config.limits,
         restored,
         metrics: Metrics::default(),

@@ -177,6 +177,7 @@ impl FakeControl {
             run_until: None,
             callback_token,
             hook_digest: None,
+            requested_by: None,
         }
     }
 

@@ -572,6 +572,104 @@ async fn a_result_after_the_timeout_is_refused_and_kept_as_evidence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_contradicts_itself_for_ever_leaves_a_bounded_trace() {
+    let world = World::with_config(Some("[limits]\nlate_events_max = 3\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let mut requests = Vec::new();
+    let mut frames = node.stream().await;
+    for _ in 0..2 {
+        let _sent = world.dispatch(on_node("ping", node.id)).await;
+        let request = node.next_request(&mut frames).await;
+        for status in [Status::Ack, Status::Started, Status::Succeeded] {
+            let _ = node.report(&request, &Callback::of(status)).await.expect(200);
+        }
+        requests.push(request);
+    }
+    let kept = || world.database().count("action_execution_event WHERE late");
+    let denied = || {
+        world
+            .database()
+            .count("audit WHERE relation = 'node_execution_callback.apply'")
+    };
+    let contradict = async |request: &ActionRequest, error: &str| {
+        let told = Callback {
+            error: Some(error.to_owned()),
+            ..Callback::of(Status::Failed)
+        };
+        let _ = node
+            .report(request, &told)
+            .await
+            .refused(409, "execution_already_terminal");
+    };
+    // The same again is no more than it was.
+    for _ in 0..5 {
+        contradict(&requests[0], "first").await;
+    }
+    assert_eq!((kept(), denied()), (1, 1));
+    for n in 0..10 {
+        contradict(&requests[0], &format!("another {n}")).await;
+    }
+    assert_eq!((kept(), denied()), (3, 3));
+    contradict(&requests[0], "first").await;
+    let metrics = world.operator.get("/metrics").await.expect(200).text();
+    assert!(
+        metrics.contains("muster_callbacks_late_events_dropped_total 8\n"),
+        "what was left out is counted, and what was said before is not: {metrics}"
+    );
+    // Each invocation has room of its own.
+    contradict(&requests[1], "first").await;
+    assert_eq!((kept(), denied()), (4, 4));
+    let settled = world.operator.execution(requests[0].execution_id).await;
+    assert_eq!(settled.status, Status::Succeeded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_asks_too_often_is_told_when_to_come_back_and_no_other_is() {
+    let config = "[limits]\nnode_requests_per_second = 1\nnode_requests_burst = 5\n";
+    let world = World::with_config(Some(config)).await;
+    let hasty = BareNode::enroll(&world, "n=one").await;
+    let path = format!("/v1/nodes/{}/integrity-violations", hasty.id);
+    let ask = async || {
+        let report = hasty
+            .request(Method::POST, &path)
+            .json(&json!({ "violations": [] }));
+        Answer::to(report).await
+    };
+    let refused = until("its bucket is empty", async || {
+        let answer = ask().await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
+    let problem = refused.refused(429, "rate_limited");
+    assert!(
+        problem.detail.contains("limits.node_requests_per_second"),
+        "{}",
+        problem.detail
+    );
+
+    // A daemon does as it is told, and loses nothing by it.
+    let node = world
+        .node("patient")
+        .hook("count", "#!/bin/sh\necho ran >> @DIR@/ran\n")
+        .start()
+        .await;
+    let mut sent = Vec::new();
+    for _ in 0..6 {
+        sent.push(world.dispatch(on_node("count", node.id)).await.id);
+    }
+    for id in sent {
+        assert_eq!(world.settled(id).await.status, Status::Succeeded);
+    }
+    assert_eq!(node.trace_lines("ran").len(), 6);
+    assert!(
+        node.log().contains("rate_limited"),
+        "it was turned away meanwhile"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_that_does_not_fit_its_tier_is_refused() {
     let world = World::new().await;
     let node = BareNode::enroll(&world, "n=one").await;

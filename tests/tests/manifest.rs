@@ -184,6 +184,76 @@ async fn a_hook_runs_as_its_manifest_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_environment_of_a_hook_is_the_documented_one_and_the_admin_says_what_differs() {
+    let world = World::new().await;
+    let show = "#!/bin/sh\nprintf '\u{fc}\\n'\nenv | grep -v '^_=' | sort > @DIR@/env\n";
+    let node = world
+        .node("one")
+        .hook("show", show)
+        .hook("own", show)
+        .prepare(|node| {
+            node.install_manifest("own", "[environment]\nLANG = \"C\"\n");
+            // Nothing of the daemon's own is a hook's.
+            node.set_variable("LANG", "tr_TR");
+            node.set_variable("SECRET_OF_THE_DAEMON", "x");
+        })
+        .start()
+        .await;
+    let run = async |hook: &str| {
+        let ran = world.run(on_node(hook, node.id)).await;
+        assert_eq!(error_of(&ran, node.id), (Status::Succeeded, String::new()));
+        let output = world.operator.output(ran.id, node.id).await;
+        assert_eq!(output, "\u{fc}\n".as_bytes());
+        let of_whom = ["HOME=", "USER=", "LOGNAME="];
+        let (who, mut rest): (Vec<String>, Vec<String>) = node
+            .trace_lines("env")
+            .into_iter()
+            .partition(|line| of_whom.iter().any(|name| line.starts_with(name)));
+        assert_eq!(who.len(), 3, "{who:?}");
+        let ours = format!("MUSTER_EXECUTION_ID={}", ran.id);
+        assert!(rest.contains(&ours), "{rest:?}");
+        rest.retain(|line| *line != ours);
+        rest
+    };
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let (action, id) = ("MUSTER_ACTION=show", format!("MUSTER_NODE_ID={}", node.id));
+    assert_eq!(run("show").await, ["LANG=C.UTF-8", action, &id, path, "PWD=/"]);
+
+    node.drop_in(
+        "10.toml",
+        "[hooks.environment]\nLANG = \"de_DE.UTF-8\"\nSITE = \"one\"\nPATH = \"/bin\"\n",
+    );
+    node.drop_in(
+        "20.toml",
+        "[hooks.environment]\nSITE = \"two\"\nPATH = \"/usr/bin:/bin\"\n",
+    );
+    let reloaded = world.run(on_node("agent.reload", node.id)).await;
+    assert_eq!(target(&reloaded, node.id).status, Status::Succeeded);
+    let path = "PATH=/usr/bin:/bin";
+    assert_eq!(
+        run("show").await,
+        ["LANG=de_DE.UTF-8", action, &id, path, "PWD=/", "SITE=two"]
+    );
+    let own = run("own").await;
+    assert!(
+        own.contains(&"LANG=C".to_owned()),
+        "the manifest knows better: {own:?}"
+    );
+
+    for (bad, why) in [
+        ("MUSTER_ACTION = \"x\"", "hooks.environment.MUSTER_ACTION"),
+        ("LD_PRELOAD = \"/x.so\"", "hooks.environment.LD_PRELOAD"),
+        ("HOME = \"/\"", "hooks.environment.HOME"),
+    ] {
+        node.drop_in("30.toml", &format!("[hooks.environment]\n{bad}\n"));
+        let refused = world.run(on_node("agent.reload", node.id)).await;
+        let (status, error) = error_of(&refused, node.id);
+        assert_eq!(status, Status::Failed);
+        assert!(error.contains("30.toml") && error.contains(why), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_keeps_a_hook_from_starting_is_named() {
     let world = World::new().await;
     let hook = |name: &str, manifest: &str| (name.to_owned(), manifest.to_owned());

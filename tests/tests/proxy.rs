@@ -168,9 +168,11 @@ async fn a_proxy_that_looks_into_tls_is_trusted_only_where_the_file_names_its_au
         let node = Musterd::new(control.dir(), "trusting-none");
         node.configure(&through);
         let said = control.try_enroll(&node, &server).await.expect(7);
-        assert!(said.stderr.contains("extra_ca_file"), "{}", said.stderr);
+        for part in ["issued by \"CN=the proxy's own CA\"", "extra_ca_file"] {
+            assert!(said.stderr.contains(part), "{part}: {}", said.stderr);
+        }
     }
-    let node = control
+    let mut node = control
         .start_node_at(&server, |node| {
             let ca_file = proxy.ca_file();
             node.configure(&format!("{through}extra_ca_file = \"{}\"\n", ca_file.display()));
@@ -178,6 +180,21 @@ async fn a_proxy_that_looks_into_tls_is_trusted_only_where_the_file_names_its_au
         })
         .await;
     runs_with_output(&control, &node).await;
+
+    // The daemon whose admin has not named it says whose it is, by every way.
+    let _ = node.stop().await;
+    node.configure(&through);
+    node.launch();
+    let whose = "issued by \"CN=the proxy's own CA\"";
+    until("its log says whose certificate it was shown", async || {
+        let log = node.log();
+        (log.contains(whose) && log.contains("extra_ca_file")).then_some(())
+    })
+    .await;
+    let said = node.tool(&["doctor"]).await.expect(1).stdout;
+    assert!(said.contains(whose) && said.contains("extra_ca_file"), "{said}");
+    let status = node.tool(&["status"]).await.expect(7).stdout;
+    assert!(status.contains(whose), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -413,3 +413,76 @@ async fn a_violation_is_acknowledged_once_with_its_reason() {
     contract.judge_answer("AcknowledgeIntegrityViolation", &settled);
     let _ = settled.refused(409, "violation_resolved");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_carries_so_much_output_and_the_rest_is_in_pages() {
+    const EACH: usize = 16_000;
+    let world = World::with_config(Some("[limits]\nanswer_output_bytes_max = 50000\n")).await;
+    let mut nodes = Vec::new();
+    for n in 0..8 {
+        let node = BareNode::enroll(&world, &format!("n={n}")).await;
+        node.declare(&[]).await;
+        nodes.push(node);
+    }
+    let mut streams = Vec::new();
+    for node in &nodes {
+        streams.push(node.stream().await);
+    }
+    let sent = world.dispatch(json!({"action": "ping", "all": true})).await;
+    for (node, stream) in nodes.iter().zip(&mut streams) {
+        let request = node.next_request(stream).await;
+        for status in [Status::Ack, Status::Started] {
+            let _ = node.report(&request, &Callback::of(status)).await.expect(200);
+        }
+        let ended = Callback {
+            output: Some(CallbackOutput {
+                inline: Some(Base64(vec![b'x'; EACH])),
+                ..CallbackOutput::default()
+            }),
+            ..Callback::of(Status::Succeeded)
+        };
+        let _ = node.report(&request, &ended).await.expect(200);
+    }
+    let _ = world.settled(sent.id).await;
+
+    let whole = |target: &ExecutionTarget| match &target.output_ref {
+        Some(OutputRef::Inline { inline_bytes }) => inline_bytes.0.len() == EACH,
+        Some(OutputRef::ObjectStore { .. }) | None => false,
+    };
+    let path = world.operator.in_project(&format!("executions/{}", sent.id));
+    let detail: ExecutionDetail = world.operator.get(&path).await.expect(200).json();
+    assert_eq!(detail.execution.targets.len(), 3, "as many as fit, and whole");
+    assert_eq!(detail.execution.target_counts[&Status::Succeeded], 8);
+    let mut seen = detail.execution.targets;
+    let mut cursor = detail.targets_cursor;
+    let mut pages = 0;
+    while let Some(next) = cursor {
+        let path = format!("{path}/targets?limit=200&cursor={next}");
+        let page: Page<ExecutionTarget> = world.operator.get(&path).await.expect(200).json();
+        assert!((1..=3).contains(&page.items.len()), "{}", page.items.len());
+        seen.extend(page.items);
+        cursor = page.next_cursor;
+        pages += 1;
+    }
+    assert_eq!(pages, 2);
+    assert!(seen.iter().all(whole));
+    let mut ids: Vec<NodeId> = seen.iter().map(|target| target.node_id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 8, "each target once");
+
+    // What reads on by itself has all of them, also one of the version before.
+    let shown = world
+        .operator
+        .muster(&["execution", "show", &sent.id.to_string(), "-o", "json"])
+        .await
+        .expect(0)
+        .json();
+    assert_eq!(shown["targets"].as_array().expect("targets").len(), 8);
+    // No list of executions has any output.
+    let list = world
+        .operator
+        .get(&world.operator.in_project("executions"))
+        .await
+        .expect(200);
+    assert!(list.bytes.len() < EACH, "{}", list.bytes.len());
+}

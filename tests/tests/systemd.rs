@@ -22,7 +22,8 @@ const HOOKS: [(&str, &str); 6] = [
     (
         "free",
         "#!/bin/sh\ngrep -o 'muster-hook-.*' /proc/self/cgroup | sort -u\necho free >/etc/story && echo free >/home/story\n\
-         grep -x 'NoNewPrivs:.0' /proc/self/status\n",
+         grep -x 'NoNewPrivs:.0' /proc/self/status\n\
+         echo free >>/etc/motd && sudo -n -u nobody id -un 2>/dev/null\n",
     ),
     (
         "slow",
@@ -114,7 +115,9 @@ async fn a_hook_has_nothing_of_the_daemons_sandbox(host: &TestHost) {
     let target = host.ended(&id).await;
     assert_eq!(target.status, Status::Succeeded, "{target:#?}");
     assert_eq!(host.sh("cat /etc/story /home/story").await, "free\nfree");
+    assert_eq!(host.sh("tail -n 1 /etc/motd").await, "free");
     let output = host.output(&id).await;
+    assert_eq!(output.lines().last(), Some("nobody"), "sudo works: {output}");
     let groups: Vec<&str> = output
         .lines()
         .filter(|line| line.contains("muster-hook-"))
@@ -509,6 +512,86 @@ async fn a_hook_that_a_boot_cut_off_is_told_as_that() {
     );
     // What it asked may say that the bus went away under it.
     assert_eq!(host.output(&id).await.lines().next(), Some("begin"));
+}
+
+/// The drop-in for a daemon of another user, as the documentation has it.
+fn documented_drop_in() -> &'static str {
+    let documentation = include_str!("../../docs/configuration.md");
+    let (_, after) = documentation
+        .split_once("```ini\n# /etc/systemd/system/musterd.service.d/user.conf\n")
+        .expect("there is such a drop-in");
+    after.split_once("```").expect("it ends").0
+}
+
+/// As the documentation says: the user first, and what it is to own; and what it may do by `sudo`.
+const OF_ANOTHER_USER: &str = "
+systemctl stop musterd
+useradd --system --home-dir /var/lib/muster --shell /usr/sbin/nologin muster
+chown -R muster: /var/lib/muster
+install -d /etc/systemd/system/musterd.service.d
+install -m 644 /host/user.conf /etc/systemd/system/musterd.service.d/user.conf
+echo 'muster ALL=(root) NOPASSWD: /usr/bin/tee /etc/story' >/etc/sudoers.d/muster
+chmod 440 /etc/sudoers.d/muster
+systemctl daemon-reload
+systemctl start musterd
+";
+
+#[tokio::test]
+async fn a_daemon_of_another_user_does_what_sudoers_lets_it() {
+    let hooks = [
+        (
+            "may",
+            "#!/bin/sh\nid -un\necho by sudo | sudo -n /usr/bin/tee /etc/story 2>/dev/null\n",
+        ),
+        (
+            "may-not",
+            "#!/bin/sh\necho x >/etc/other || sudo -n /usr/bin/touch /etc/other\n",
+        ),
+    ];
+    let Some(host) = TestHost::with_node("user", &hooks).await else {
+        return;
+    };
+    host.share("user.conf", documented_drop_in());
+    host.sh(OF_ANOTHER_USER).await;
+    let daemon = main_pid(&host, "musterd").await;
+    assert_eq!(host.sh(&format!("ps -o user= -p {daemon}")).await, "muster");
+    let id = host.dispatch("may", "1m").await;
+    let target = host.ended(&id).await;
+    assert_eq!(target.status, Status::Succeeded, "{target:#?}");
+    assert_eq!(host.output(&id).await, "muster\nby sudo");
+    assert_eq!(
+        host.sh("stat -c %U /etc/story; cat /etc/story").await,
+        "root\nby sudo"
+    );
+    let id = host.dispatch("may-not", "1m").await;
+    assert_eq!(host.ended(&id).await.status, Status::Failed);
+    host.sh("[ ! -e /etc/other ]").await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_starts_without_a_network_connects_once_there_is_one() {
+    let hooks = [("free", "#!/bin/sh\necho free\n")];
+    let Some(host) = TestHost::with_node("network", &hooks).await else {
+        return;
+    };
+    host.sh("systemctl stop musterd; ip address flush dev lo; ip link set lo down")
+        .await;
+    // Ready is a daemon also where nobody can be reached: a boot must not wait for control.
+    host.sh("systemctl start musterd").await;
+    let said = host.try_sh("musterd status").await.expect(7);
+    assert!(
+        said.stdout.contains("not connected") && said.stdout.contains("unreachable"),
+        "{}",
+        said.stdout
+    );
+    host.sh("musterd run-local free").await;
+    let before = main_pid(&host, "musterd").await;
+    host.sh("ip link set lo up; ip address replace 127.0.0.1/8 dev lo")
+        .await;
+    host.comes_true("musterd status").await;
+    let id = host.dispatch("free", "1m").await;
+    assert_eq!(host.ended(&id).await.status, Status::Succeeded);
+    assert_eq!(main_pid(&host, "musterd").await, before, "by the same daemon");
 }
 
 #[tokio::test]

@@ -480,6 +480,7 @@ async fn the_doctor_finds_a_healthy_node_healthy_and_names_what_is_wrong_with_an
     let other = FakeControl::new().await;
     fs::copy(other.dir().join("ca.pem"), &ca).unwrap();
     trouble("tls", "UnknownIssuer").await;
+    trouble("tls", "the server shows a certificate of \"CN=").await;
     fs::write(&ca, pinned).unwrap();
     // With its log, which may hold all of it.
     let journal = ["journal.db", "journal.db-wal", "journal.db-shm"].map(|name| node.state.join(name));

@@ -1,6 +1,7 @@
 //! The files as they are written, and what several of them come to.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
 };
@@ -58,6 +59,29 @@ pub(super) struct RawPolicy {
     pub(super) deny: Option<Vec<String>>,
     pub(super) builtins: Option<bool>,
     pub(super) timeout_max_seconds: Option<u64>,
+    #[serde(default)]
+    pub(super) rule: Vec<RawRule>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRule {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) actions: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) callers: RawLists,
+    #[serde(default)]
+    pub(super) digests: RawLists,
+    #[serde(default)]
+    pub(super) hours: RawLists,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLists {
+    pub(super) allow: Option<Vec<String>>,
+    pub(super) deny: Option<Vec<String>>,
 }
 
 impl RawConfig {
@@ -94,6 +118,12 @@ impl RawConfig {
                 memory_max_bytes: later.hooks.memory_max_bytes.or(self.hooks.memory_max_bytes),
                 pids_max: later.hooks.pids_max.or(self.hooks.pids_max),
                 cpu_percent: later.hooks.cpu_percent.or(self.hooks.cpu_percent),
+                environment: self
+                    .hooks
+                    .environment
+                    .into_iter()
+                    .chain(later.hooks.environment)
+                    .collect(),
             },
             policy: RawPolicy::default(),
         }
@@ -108,6 +138,8 @@ pub(super) struct RawHooks {
     pub(super) memory_max_bytes: Option<u64>,
     pub(super) pids_max: Option<u64>,
     pub(super) cpu_percent: Option<u64>,
+    #[serde(default)]
+    pub(super) environment: BTreeMap<String, String>,
 }
 
 /// A file that somebody named must be there; the one at the usual place need not.

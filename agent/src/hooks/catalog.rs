@@ -86,7 +86,7 @@ impl Catalog {
                 file_checksum: digests.manifest.map(|_| digests.file),
                 manifest_checksum: digests.manifest,
                 manifest: digests.manifest.map(|_| manifest.declared()),
-                denied: policy.denial(ActionKind::Hook, &seen.name),
+                denied: policy.standing_denial(ActionKind::Hook, &seen.name, Some(digests.whole())),
             }),
             State::Refused { .. } => None,
         });

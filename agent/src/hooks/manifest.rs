@@ -20,7 +20,7 @@ use source::Source;
 
 const DESCRIPTION_BYTES_MAX: usize = 1024;
 const AFFINITIES_MAX: usize = 16;
-const VARIABLES_MAX: usize = 64;
+pub(crate) const VARIABLES_MAX: usize = 64;
 const VARIABLE_BYTES_MAX: usize = 4096;
 
 /// A sound manifest; one that says nothing stands for a hook without a manifest.
@@ -250,21 +250,27 @@ fn environment(
         );
         return Err(source.wrong(None, what));
     }
-    let check = |(name, value): (String, Spanned<String>)| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        let named = !name.is_empty() && name.bytes().all(plain) && !name.as_bytes()[0].is_ascii_digit();
-        let why = if !named {
-            "a variable's name has letters, digits and _, and no digit first".to_owned()
-        } else if name.starts_with("MUSTER_") {
-            "variables of this prefix are given by musterd".to_owned()
-        } else if value.get_ref().len() > VARIABLE_BYTES_MAX || value.get_ref().contains('\0') {
-            format!("a variable has at most {VARIABLE_BYTES_MAX} bytes and no NUL")
-        } else {
-            return Ok((name, value.into_inner()));
-        };
-        Err(source.wrong(Some(value.span()), format!("environment.{name}: {why}")))
+    let check = |(name, value): (String, Spanned<String>)| match check_variable(&name, value.get_ref()) {
+        Ok(()) => Ok((name, value.into_inner())),
+        Err(why) => Err(source.wrong(Some(value.span()), format!("environment.{name}: {why}"))),
     };
     raw.into_iter().map(check).collect()
+}
+
+pub(crate) fn check_variable(name: &str, value: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let named = !name.is_empty() && name.bytes().all(plain) && !name.as_bytes()[0].is_ascii_digit();
+    if !named {
+        Err("a variable's name has letters, digits and _, and no digit first".to_owned())
+    } else if name.starts_with("MUSTER_") {
+        Err("variables of this prefix are given by musterd".to_owned())
+    } else if value.len() > VARIABLE_BYTES_MAX || value.contains('\0') {
+        Err(format!(
+            "a variable has at most {VARIABLE_BYTES_MAX} bytes and no NUL"
+        ))
+    } else {
+        Ok(())
+    }
 }
 
 fn affinity(source: &Source<'_>, raw: &RawAction) -> Result<Vec<Affinity>, BadManifest> {

@@ -34,6 +34,7 @@ fn request(n: u8, expires_ms: i64) -> Arc<ActionRequest> {
         run_until: None,
         callback_token: "token".into(),
         hook_digest: None,
+        requested_by: None,
     })
 }
 

@@ -31,6 +31,7 @@ fn request(n: u8, kind: ActionKind, expires_ms: i64) -> ActionRequest {
         run_until: None,
         callback_token: "token".into(),
         hook_digest: None,
+        requested_by: None,
     }
 }
 

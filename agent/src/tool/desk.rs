@@ -36,6 +36,7 @@ use crate::{
     exit::{self, Exit},
     journal::{Journal, JournalError},
     link::Link,
+    policy::{Line, wall},
     session::overview::Overview,
     tool::hooks,
 };
@@ -78,6 +79,9 @@ pub(crate) struct Told {
     pub(crate) link: Link,
     pub(crate) running_max: usize,
     pub(crate) queue_max: usize,
+    /// The policy that is in force, which the files may say otherwise by now.
+    #[serde(default)]
+    pub(crate) policy: Vec<Line>,
     pub(crate) overview: Overview,
 }
 
@@ -180,6 +184,7 @@ impl Desk {
             link: self.link.borrow().clone(),
             running_max: config.limits.running_max,
             queue_max: config.limits.queue_max,
+            policy: config.policy.lines(wall::now()),
             overview,
         })))
     }

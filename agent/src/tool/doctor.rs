@@ -19,6 +19,7 @@ use crate::{
     identity::{self, Identity, IdentityFile},
     instance, journal,
     logging::say_on_stdout,
+    policy::{Line, wall},
 };
 
 /// As wide as the longest name of a check.
@@ -61,6 +62,7 @@ fn examine(config: &Config) -> Result<Vec<Finding>, Exit> {
     )];
     findings.push(enrolment(config, &known));
     findings.push(daemon(config));
+    findings.push(policy(config));
     findings.extend(machine::state_dir(&config.state_dir));
     findings.push(machine::space(&config.state_dir));
     findings.push(journal(config, known.as_ref().ok().and_then(Option::as_ref)));
@@ -149,6 +151,30 @@ fn daemon(config: &Config) -> Finding {
             "run this as root or as the user of the daemon",
         ),
     }
+}
+
+/// What the node's own admin forbids, and whether the daemon goes by it yet.
+fn policy(config: &Config) -> Finding {
+    let check = "policy";
+    let lines = config.policy.lines(wall::now());
+    let says = |lines: &[Line]| lines.iter().map(|line| line.says.clone()).collect::<Vec<_>>();
+    if let Ok(Asked::Answered(Answer::Status(told))) = desk::ask(&config.state_dir, &Question::Status)
+        && says(&told.policy) != says(&lines)
+    {
+        return Finding::warn(
+            check,
+            "the running daemon goes by another one than the files say",
+            "systemctl reload musterd; where that fails, its log says why",
+        );
+    }
+    if lines.is_empty() {
+        return Finding::ok(check, "says nothing: every action is allowed");
+    }
+    let text = |line: &Line| match line.denies_now {
+        true => format!("{} (denied by its hours now)", line.says),
+        false => line.says.clone(),
+    };
+    Finding::ok(check, lines.iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
 fn journal(config: &Config, known: Option<&IdentityFile>) -> Finding {

@@ -60,7 +60,9 @@ impl Hook {
                 baseline,
                 verdict: Some(Verdict::of(baseline, digests.whole())),
                 manifest: digests.manifest.map(|_| manifest.declared()),
-                denied: config.policy.denial(ActionKind::Hook, &name),
+                denied: config
+                    .policy
+                    .standing_denial(ActionKind::Hook, &name, Some(digests.whole())),
                 refused: None,
                 name,
             },

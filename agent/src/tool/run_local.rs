@@ -56,6 +56,8 @@ use crate::{
 };
 
 const ATTEMPT: u32 = 1;
+/// Who asks for a local run, as the policy names it. Nobody has this name at control, where each has a kind before it.
+const LOCAL_CALLER: &str = "local";
 const TIMED_OUT: u8 = 124;
 const REFUSED: u8 = 126;
 const SIGNALLED: u8 = 128;
@@ -231,6 +233,7 @@ fn request(
         run_until: None,
         callback_token: String::new(),
         hook_digest: digest,
+        requested_by: Some(LOCAL_CALLER.to_owned()),
     })
 }
 

@@ -20,6 +20,7 @@ use crate::{
     journal,
     link::Link,
     logging::say_on_stdout,
+    policy::{Line, wall},
     procfs,
     run_dir::{self, RunDir},
     session::overview::{Overview, Owed, Running, Unknown, Untold, Waiting},
@@ -35,6 +36,8 @@ struct Status {
     /// The event stream; null when no daemon answers.
     link: Option<Link>,
     limits: Option<Limits>,
+    /// The node's own say: what the daemon goes by, and without one what the files have.
+    policy: Vec<Line>,
     running: Vec<RunningHere>,
     waiting: Vec<Waiting>,
     untold: Vec<Untold>,
@@ -114,7 +117,7 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
         }
         Asked::NoDaemon => (DaemonState::Down, None),
     };
-    let status = assemble(state_dir, daemon, node, told)?;
+    let status = assemble(&config, daemon, node, told)?;
     match view {
         View::Table => say_on_stdout(&text(&status, Timestamp::now())),
         View::Json => render::document(&status),
@@ -132,20 +135,24 @@ fn code(status: &Status) -> u8 {
 }
 
 fn assemble(
-    state_dir: &Path,
+    config: &Config,
     daemon: DaemonState,
     node: Option<Node>,
     told: Option<Told>,
 ) -> Result<Status, Exit> {
-    let (link, limits, overview) = match told {
+    let state_dir = &config.state_dir;
+    let (link, limits, policy, overview) = match told {
         Some(told) => {
             let limits = Limits {
                 running_max: told.running_max,
                 queue_max: told.queue_max,
             };
-            (Some(told.link), Some(limits), told.overview)
+            (Some(told.link), Some(limits), told.policy, told.overview)
         }
-        None => (None, None, from_journal(state_dir)?),
+        None => {
+            let policy = config.policy.lines(wall::now());
+            (None, None, policy, from_journal(state_dir)?)
+        }
     };
     let here = |running: Running| found(state_dir, running);
     Ok(Status {
@@ -153,6 +160,7 @@ fn assemble(
         node,
         link,
         limits,
+        policy,
         running: overview.running.into_iter().map(here).collect(),
         waiting: overview.waiting,
         untold: overview.untold,
@@ -279,6 +287,10 @@ fn text(status: &Status, now: Timestamp) -> String {
             &rows,
         ));
     }
+    if !status.policy.is_empty() {
+        let rows: Vec<_> = status.policy.iter().map(policy_row).collect();
+        parts.push(render::table(&["POLICY", "NOW"], &rows));
+    }
     parts.join("\n\n")
 }
 
@@ -356,6 +368,15 @@ fn link_text(link: &Link, now: Timestamp) -> String {
         None => {}
     }
     text
+}
+
+fn policy_row(line: &Line) -> Vec<String> {
+    let now = if line.denies_now {
+        "denied by its hours"
+    } else {
+        ""
+    };
+    vec![line.says.clone(), now.to_owned()]
 }
 
 fn running_row(here: &RunningHere, down: bool, now: Timestamp) -> Vec<String> {

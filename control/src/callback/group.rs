@@ -16,7 +16,7 @@ use crate::{
     audit::{self, Entry},
     control::{Control, Shared},
     outputs::Believed,
-    store::{Advance, Passing, StoreError, TargetState, Tx, apart},
+    store::{Advance, Passing, Room, StoreError, TargetState, Tx, apart},
     together::{Fits, Together},
 };
 
@@ -111,6 +111,9 @@ async fn try_write(control: &Control, works: &[Work]) -> Result<Vec<Result<(), C
     for work in works {
         judged.push(judge(control, &targets, work, &mut gathered).await);
     }
+    gathered
+        .keep_evidence(&mut tx, control, (works, &mut judged))
+        .await?;
     let now = Timestamp::now();
     let settled = gathered.write(&mut tx, control, now).await?;
     if gathered.is_empty() {
@@ -196,6 +199,37 @@ async fn still_believed(
 impl Gathered<'_> {
     fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.evidence.is_empty() && self.late.is_empty() && self.declared.is_empty()
+    }
+
+    /// Leaves of what contradicts settled invocations what is news and has room, and notes of the others that they are
+    /// refused and leave nothing: a node that says the same for ever must not fill the database.
+    async fn keep_evidence(
+        &mut self,
+        tx: &mut Tx,
+        control: &Control,
+        (works, judged): (&[Work], &mut [Result<(), CallbackError>]),
+    ) -> Result<(), StoreError> {
+        if self.evidence.is_empty() {
+            return Ok(());
+        }
+        let room = tx
+            .room_for_evidence(&self.evidence, control.limits.late_events_max)
+            .await?;
+        let of = |execution, node| room.get(&(execution, node)).copied();
+        self.evidence
+            .retain(|step| of(step.execution, step.node) == Some(Room::News));
+        for (work, judged) in works.iter().zip(judged) {
+            let Some(room) = of(work.report.execution, work.report.node) else {
+                continue;
+            };
+            if room == Room::Full {
+                control.metrics.dropped_late_event();
+            }
+            if let (Room::Known | Room::Full, Err(CallbackError::Refused(refused))) = (room, &*judged) {
+                *judged = Err(CallbackError::RefusedAgain(*refused));
+            }
+        }
+        Ok(())
     }
 
     /// Answers which executions have settled.

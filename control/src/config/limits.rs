@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
 use serde::Deserialize;
 
 use super::{ConfigError, within};
@@ -34,6 +35,13 @@ pub(crate) struct Limits {
     pub(crate) requests_per_second: NonZeroU32,
     /// How many it may make at once after a pause.
     pub(crate) requests_burst: NonZeroU32,
+    /// The same two of one node.
+    pub(crate) node_requests_per_second: NonZeroU32,
+    pub(crate) node_requests_burst: NonZeroU32,
+    /// How many reports are kept that contradict one settled invocation.
+    pub(crate) late_events_max: u32,
+    /// How many bytes of inline output one answer carries.
+    pub(crate) answer_output_bytes_max: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -52,6 +60,10 @@ pub(super) struct RawLimits {
     drain_seconds: Option<u64>,
     requests_per_second: Option<u64>,
     requests_burst: Option<u64>,
+    node_requests_per_second: Option<u64>,
+    node_requests_burst: Option<u64>,
+    late_events_max: Option<u64>,
+    answer_output_bytes_max: Option<u64>,
 }
 
 impl RawLimits {
@@ -76,6 +88,27 @@ impl RawLimits {
                 100_000,
             )?,
             requests_burst: count("limits.requests_burst", self.requests_burst, 200, 100_000)?,
+            node_requests_per_second: count(
+                "limits.node_requests_per_second",
+                self.node_requests_per_second,
+                500,
+                100_000,
+            )?,
+            // A node that comes back after an outage may have 10,000 actions to be told of, each in a few requests.
+            node_requests_burst: count(
+                "limits.node_requests_burst",
+                self.node_requests_burst,
+                50_000,
+                1_000_000,
+            )?,
+            late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
+            answer_output_bytes_max: within(
+                "limits.answer_output_bytes_max",
+                self.answer_output_bytes_max,
+                4 << 20,
+                INLINE_OUTPUT_BYTES_MAX as u64,
+                64 << 20,
+            )?,
             output_bytes_max: within(
                 "limits.output_bytes_max",
                 self.output_bytes_max,

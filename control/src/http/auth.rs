@@ -340,6 +340,7 @@ impl FromRequestParts<Shared> for Node {
             .owner_of_nsk(shown)
             .await?
             .ok_or_else(|| ApiError::unauthorized("unauthenticated", unknown_nsk(control)))?;
+        control.node_rates.check(&key.node)?;
         if key.decommissioned {
             return Err(ApiError::unauthorized(
                 "nsk_revoked",

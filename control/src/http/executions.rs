@@ -19,7 +19,7 @@ use super::{
 use crate::{
     authz,
     control::{Control, Shared},
-    store::{Detail, ListFilter},
+    store::{Detail, ListFilter, Targets},
 };
 
 pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
@@ -90,9 +90,10 @@ pub(super) async fn get(
     Path((_, raw)): Path<(String, String)>,
 ) -> Result<Json<ExecutionDetail>, ApiError> {
     let id = parse_execution(&raw)?;
+    let bytes_max = control.limits.answer_output_bytes_max;
     let execution = control
         .store
-        .execution(caller.project.id, id, Detail::WithOutput)
+        .execution(caller.project.id, id, Detail::WithOutput { bytes_max })
         .await?
         .ok_or_else(|| execution_not_found(id))?;
     let events = control.store.timeline(id, 0, LIMIT_MAX + 1).await?;
@@ -119,8 +120,13 @@ pub(super) async fn targets(
     let id = known(&control, &caller, &raw).await?;
     let list = in_project(&control, &caller, &("targets", id));
     let after: Option<NodeId> = list.position(query.cursor.as_deref()).await?;
-    let rows = control.store.execution_targets(id, after, limit + 1).await?;
-    Ok(Json(list.page(rows, limit, |last| last.node_id)))
+    let within = (limit, control.limits.answer_output_bytes_max);
+    let Targets { items, more } = control.store.execution_targets(id, after, within).await?;
+    let last = items.last().filter(|_| more);
+    Ok(Json(Page {
+        next_cursor: last.map(|last| list.seal(&last.node_id)),
+        items,
+    }))
 }
 
 /// The transitions of one execution in the order in which they were written, those that came too late among them.

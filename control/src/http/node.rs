@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     audit::execution_resource,
-    callback,
+    callback::{self, CallbackError},
     control::{Control, Shared},
     delivery, enroll, error_chain,
     instances::InstanceError,
@@ -208,6 +208,7 @@ pub(super) async fn callback(
     control.metrics.callback_took(began.elapsed());
     match applied {
         Ok(response) => Ok(Json(response)),
+        Err(err @ CallbackError::RefusedAgain(_)) => Err(err.into()),
         Err(err) => Err(refused("node_execution_callback.apply", err.into()).await),
     }
 }

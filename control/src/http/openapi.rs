@@ -335,6 +335,7 @@ fn problems<'o>(route: &Route, operation: &'o Operation) -> BTreeMap<u16, BTreeS
             (401, &["unauthenticated", "nsk_revoked", "nsk_rotated"][..]),
             (400, &["invalid_instance"]),
             (409, &["node_cloned"]),
+            (429, &["rate_limited"]),
             (503, &["node_contested"]),
         ]),
         Who::Newcomer => all.push((401, &["unauthenticated"])),

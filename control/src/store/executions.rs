@@ -42,6 +42,15 @@ impl Advance<'_> {
         way.scan(self.from, |at, to| Some((std::mem::replace(at, to), to)))
     }
 
+    /// What its event says of where it leads.
+    pub(super) fn detail(&self) -> Option<String> {
+        match (self.exit_code, self.error) {
+            (None, None) => None,
+            (_, Some(error)) => Some(error.to_owned()),
+            (Some(code), None) => Some(format!("exit status {code}")),
+        }
+    }
+
     pub(crate) fn in_words(&self) -> String {
         self.hops()
             .fold(self.from.to_string(), |said, (_, to)| format!("{said} to {to}"))
@@ -140,12 +149,7 @@ impl Tx {
                 "INSERT INTO action_execution_event (execution_id, node_id, from_status, to_status, late, detail, at) ",
             );
             query.push_values(hops, |row, (step, (from, to))| {
-                let detail = match (step.exit_code, step.error) {
-                    (None, None) => None,
-                    _ if *to != step.to => None,
-                    (_, Some(error)) => Some(error.to_owned()),
-                    (Some(code), None) => Some(format!("exit status {code}")),
-                };
+                let detail = (*to == step.to).then(|| step.detail()).flatten();
                 row.push_bind(step.execution.uuid())
                     .push_bind(step.node.uuid())
                     .push_bind(from.as_str())

@@ -36,9 +36,22 @@ pub(crate) struct ListFilter<'a> {
 /// Which targets a read shows, and whether with the bytes of inline output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    WithOutput,
+    /// As many targets as have no more inline output together than this, and one at least.
+    WithOutput {
+        bytes_max: u64,
+    },
     WithoutOutput,
 }
+
+/// Targets of an execution in the order of their nodes' ids, as far as one answer goes.
+pub(crate) struct Targets {
+    pub(crate) items: Vec<ExecutionTarget>,
+    /// Whether there are more of them.
+    pub(crate) more: bool,
+}
+
+/// How many targets with their outputs are read at a time: what is read is not much more than what is shown.
+const PIECE: u32 = 250;
 
 /// What is read of one execution comes from one moment.
 type Snapshot = Transaction;
@@ -74,7 +87,7 @@ impl Store {
             .collect())
     }
 
-    /// One execution with the number of all its targets, and the first [`EXECUTION_TARGETS_MAX`] of them.
+    /// One execution with the number of all its targets, and the first of them, [`EXECUTION_TARGETS_MAX`] at most.
     pub(crate) async fn execution(
         &self,
         project: ProjectId,
@@ -92,10 +105,10 @@ impl Store {
         &self,
         id: ExecutionId,
         after: Option<NodeId>,
-        limit: u32,
-    ) -> Result<Vec<ExecutionTarget>, StoreError> {
+        (limit, bytes_max): (u32, u64),
+    ) -> Result<Targets, StoreError> {
         let mut snapshot = self.read.snapshot().await?;
-        let targets = targets_after(&mut snapshot, id, after, limit, Detail::WithOutput).await?;
+        let targets = targets_within(&mut snapshot, id, after, (limit, bytes_max)).await?;
         snapshot.commit().await?;
         Ok(targets)
     }
@@ -220,8 +233,9 @@ async fn targets_after(
                 t.released_at, t.deliver_by, t.expires_at, t.rollout_position, node.name AS node_name",
     );
     // The bytes of inline output are read only by whom they are for.
-    if detail == Detail::WithOutput {
-        query.push(", t.output_ref");
+    match detail {
+        Detail::WithOutput { .. } => drop(query.push(", t.output_ref")),
+        Detail::WithoutOutput => {}
     }
     query.push(" FROM action_execution_target t JOIN node ON node.id = t.node_id WHERE t.execution_id = ");
     query.push_bind(id.uuid());
@@ -238,10 +252,46 @@ async fn targets_after(
         .collect::<Result<Vec<_>, CorruptRow>>()?)
 }
 
+/// At most so many targets after a node, with no more bytes of inline output than these, and one at least.
+async fn targets_within(
+    snapshot: &mut Snapshot,
+    id: ExecutionId,
+    mut after: Option<NodeId>,
+    (limit, bytes_max): (u32, u64),
+) -> Result<Targets, StoreError> {
+    let (mut items, mut room) = (Vec::new(), bytes_max);
+    loop {
+        // One more than may be shown says whether there is more.
+        let wanted = PIECE.min((limit + 1).saturating_sub(u32::try_from(items.len()).unwrap_or(u32::MAX)));
+        let piece = targets_after(snapshot, id, after, wanted, Detail::WithOutput { bytes_max }).await?;
+        let last = piece.len() < wanted as usize;
+        for target in piece {
+            let bytes = inline_bytes(&target);
+            let fits = items.is_empty() || bytes <= room;
+            if items.len() >= limit as usize || !fits {
+                return Ok(Targets { items, more: true });
+            }
+            room = room.saturating_sub(bytes);
+            after = Some(target.node_id);
+            items.push(target);
+        }
+        if last {
+            return Ok(Targets { items, more: false });
+        }
+    }
+}
+
+fn inline_bytes(target: &ExecutionTarget) -> u64 {
+    match &target.output_ref {
+        Some(OutputRef::Inline { inline_bytes }) => inline_bytes.0.len() as u64,
+        Some(OutputRef::ObjectStore { .. }) | None => 0,
+    }
+}
+
 fn read_target(row: &Row, detail: Detail) -> Result<ExecutionTarget, CorruptRow> {
     let row = Reader::new(row, "action_execution_target", "execution_id");
     let output_ref: Option<OutputRef> = match detail {
-        Detail::WithOutput => row.json_opt("output_ref")?,
+        Detail::WithOutput { .. } => row.json_opt("output_ref")?,
         Detail::WithoutOutput => None,
     };
     let (released_at, deliver_by, expires_at) = (
@@ -304,7 +354,13 @@ async fn execution_from(
         return Ok(None);
     };
     let counts = target_counts(snapshot, &[id]).await?.remove(&id);
-    let targets = targets_after(snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?;
+    let targets = match detail {
+        Detail::WithOutput { bytes_max } => {
+            let within = (EXECUTION_TARGETS_MAX, bytes_max);
+            targets_within(snapshot, id, None, within).await?.items
+        }
+        Detail::WithoutOutput => targets_after(snapshot, id, None, EXECUTION_TARGETS_MAX, detail).await?,
+    };
     let rollout = Store::rollouts_from(snapshot, [id]).await?.remove(&id);
     Ok(Some(header.into_wire(
         counts.unwrap_or_default(),

@@ -376,9 +376,15 @@ async fn every_read_of_history_is_answered_by_an_index() {
     .await;
     let _ = store.timeline(id, 0, 50).await.unwrap();
     answered_by(store, "action_execution_event_execution_idx").await;
-    let _ = store.execution(project, id, Detail::WithOutput).await.unwrap();
+    let _ = store
+        .execution(project, id, Detail::WithOutput { bytes_max: 1 << 20 })
+        .await
+        .unwrap();
     answered_by(store, "PRIMARY KEY").await;
-    let _ = store.execution_targets(id, Some(node), 50).await.unwrap();
+    let _ = store
+        .execution_targets(id, Some(node), (50, 1 << 20))
+        .await
+        .unwrap();
     answered_by(store, "PRIMARY KEY").await;
     let _ = store.overdue(now, 50).await.unwrap();
     answered_by(
@@ -398,6 +404,53 @@ async fn every_read_of_history_is_answered_by_an_index() {
     answered_by(store, "PRIMARY KEY").await;
     let _ = store.nodes_still_owed((now, now), node, 50).await.unwrap();
     answered_by(store, "action_execution_target_owed_idx").await;
+}
+
+/// A timeline may have tens of thousands of events, and a node may ask this as often as it likes.
+#[tokio::test]
+async fn what_is_kept_against_an_end_is_found_without_the_timeline() {
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(2000).await;
+    let id = fixture.dispatch().await;
+    fixture.settle(id, &nodes).await;
+    let told = |error| Advance {
+        execution: id,
+        node: nodes[0],
+        from: Status::Cancelled,
+        through: &[],
+        to: Status::Failed,
+        exit_code: None,
+        error: Some(error),
+        output: None,
+        output_bytes: None,
+        output_total_bytes: None,
+        output_error: None,
+    };
+    let mut tx = fixture.store().begin().await.unwrap();
+    tx.append_late_events(&[told("first")], Timestamp::now())
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    let _alone = listen().await;
+    let mut tx = fixture.store().begin().await.unwrap();
+    for (error, max, expected) in [
+        ("first", 1, Room::Known),
+        ("second", 1, Room::Full),
+        ("second", 2, Room::News),
+    ] {
+        let _ = heard();
+        let room = tx.room_for_evidence(&[told(error)], max).await.unwrap();
+        assert_eq!(room[&(id, nodes[0])], expected, "{error} of {max}");
+    }
+    drop(tx);
+    let asked = heard()
+        .into_iter()
+        .find(|statement| statement.contains("AND e.late"));
+    let plan = testing::plan(&fixture.store().read, &asked.expect("it was asked")).await;
+    let found = plan
+        .iter()
+        .any(|step| step.contains("action_execution_event_late_idx"));
+    assert!(found, "{plan:#?}");
 }
 
 /// Also before PostgreSQL has counted the targets: an index that says more of the status would lead along the execution.
@@ -484,7 +537,7 @@ async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
     );
     let shown = fixture
         .store()
-        .execution(fixture.project.id, id, Detail::WithOutput)
+        .execution(fixture.project.id, id, Detail::WithOutput { bytes_max: 1 << 20 })
         .await
         .unwrap()
         .unwrap();

@@ -33,6 +33,9 @@ pub struct ActionRequest {
     /// The digest that control holds as the hook's baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_digest: Option<Digest>,
+    /// Who asked for it, for the node's own policy to judge: `token:…` or `user:…`. A control that is older does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<String>,
 }
 
 impl ActionRequest {

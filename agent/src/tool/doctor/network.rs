@@ -15,7 +15,7 @@ use crate::{
     control::{self, CallError},
     exit::{self, Exit},
     identity::Identity,
-    reach::Reach,
+    reach::{Reach, certificate::not_after},
 };
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -108,7 +108,8 @@ fn handshake(mut tcp: TcpStream, host: &str, trust: (&Reach, &[u8]), findings: &
                 "tls",
                 format!("the handshake failed: {why}"),
                 "an expired certificate: renew it at control, and see this machine's clock; an unknown issuer: this is not the \
-                 control service that enrolled this machine, or something between breaks TLS open",
+                 control service that enrolled this machine, or something between breaks TLS open, and then its CA is to be \
+                 named in control.extra_ca_file",
             ));
             false
         }
@@ -226,125 +227,10 @@ fn judge_clock(offset_ms: Option<i64>) -> Finding {
     )
 }
 
-/// The end of validity of an X.509 certificate: the second time of the fifth or sixth part of what is signed.
-fn not_after(der: &[u8]) -> Option<Timestamp> {
-    const SEQUENCE: u8 = 0x30;
-    const VERSION: u8 = 0xa0;
-    let (SEQUENCE, certificate, _) = element(der)? else {
-        return None;
-    };
-    let (SEQUENCE, mut signed, _) = element(certificate)? else {
-        return None;
-    };
-    if let (VERSION, _, rest) = element(signed)? {
-        signed = rest;
-    }
-    // The serial number, the algorithm, the issuer.
-    for _ in 0..3 {
-        signed = element(signed)?.2;
-    }
-    let (SEQUENCE, validity, _) = element(signed)? else {
-        return None;
-    };
-    let (_, _, rest) = element(validity)?;
-    let (tag, time, _) = element(rest)?;
-    instant(tag, std::str::from_utf8(time).ok()?)
-}
-
-/// One element of DER: its tag, its content, and what comes after it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x84 => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            let length = bytes
-                .iter()
-                .fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte));
-            (length, rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-fn instant(tag: u8, text: &str) -> Option<Timestamp> {
-    const UTC_TIME: u8 = 0x17;
-    const GENERALIZED_TIME: u8 = 0x18;
-    let digits = text
-        .strip_suffix('Z')
-        .filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
-    let full = match (tag, digits.len()) {
-        // Two digits name a year from 1950 to 2049.
-        (UTC_TIME, 12) if digits.as_bytes()[0] >= b'5' => format!("19{digits}"),
-        (UTC_TIME, 12) => format!("20{digits}"),
-        (GENERALIZED_TIME, 14) => digits.to_owned(),
-        (_, _) => return None,
-    };
-    let part = |from: usize| &full[from..from + 2];
-    format!(
-        "{}-{}-{}T{}:{}:{}Z",
-        &full[..4],
-        part(4),
-        part(6),
-        part(8),
-        part(10),
-        part(12)
-    )
-    .parse()
-    .ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use muster_shared::doctor::Verdict;
-
-    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-        let mut out = vec![tag];
-        match u8::try_from(content.len()) {
-            Ok(short @ 0..=0x7f) => out.push(short),
-            _ => {
-                out.push(0x82);
-                out.extend(u16::try_from(content.len()).unwrap().to_be_bytes());
-            }
-        }
-        out.extend(content);
-        out
-    }
-
-    fn certificate(version: bool, end: &[u8]) -> Vec<u8> {
-        let validity = [der(0x17, b"200101000000Z"), end.to_vec()].concat();
-        let mut signed = if version {
-            der(0xa0, &der(2, &[2]))
-        } else {
-            Vec::new()
-        };
-        signed.extend(der(2, &[1; 20]));
-        signed.extend(der(0x30, &[]));
-        signed.extend(der(0x30, &[0; 300]));
-        signed.extend(der(0x30, &validity));
-        signed.extend(der(0x30, b"the rest"));
-        der(0x30, &[der(0x30, &signed), der(0x30, &[])].concat())
-    }
-
-    #[test]
-    fn the_end_of_a_certificate_is_read() {
-        let at = |raw: &str| Some(raw.parse::<Timestamp>().unwrap());
-        let utc = der(0x17, b"320304050607Z");
-        assert_eq!(not_after(&certificate(true, &utc)), at("2032-03-04T05:06:07Z"));
-        assert_eq!(not_after(&certificate(false, &utc)), at("2032-03-04T05:06:07Z"));
-        let late = der(0x18, b"20991231235959Z");
-        assert_eq!(not_after(&certificate(true, &late)), at("2099-12-31T23:59:59Z"));
-        let whole = certificate(true, &utc);
-        for length in 0..whole.len() {
-            // Whatever is cut off, nothing panics.
-            let _ = not_after(&whole[..length]);
-        }
-        assert_eq!(not_after(&certificate(true, &der(0x17, b"whenever"))), None);
-    }
 
     #[test]
     fn a_certificate_that_ends_soon_is_a_warning() {

@@ -194,10 +194,12 @@ impl From<CallbackError> for ApiError {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "declared_output_too_large", text)
             }
             CallbackError::BadOutput { .. } => Self::bad_request("invalid_output", text),
-            CallbackError::Refused(Refused::AlreadyTerminal(_)) => {
+            CallbackError::Refused(Refused::AlreadyTerminal(_))
+            | CallbackError::RefusedAgain(Refused::AlreadyTerminal(_)) => {
                 Self::new(StatusCode::CONFLICT, "execution_already_terminal", text)
             }
-            CallbackError::Refused(Refused::NotAnAdvance { .. }) => {
+            CallbackError::Refused(Refused::NotAnAdvance { .. })
+            | CallbackError::RefusedAgain(Refused::NotAnAdvance { .. }) => {
                 Self::new(StatusCode::CONFLICT, "invalid_state_transition", text)
             }
             CallbackError::Upload(OutputError::NoRoom(full)) => {
