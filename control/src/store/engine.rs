@@ -21,7 +21,7 @@ use super::{
     Passing, StoreError,
     rows::Row,
     sqlite::{Connections, Taken},
-    statement::{self, Statement},
+    statement::{self, ForEach, Statement},
 };
 
 /// How many connections read at the same time.
@@ -417,6 +417,20 @@ impl Statement {
         match err {
             None => Ok(state),
             Some(err) => Err(err),
+        }
+    }
+}
+
+impl ForEach {
+    /// Answers how many rows all of them changed.
+    pub(super) async fn execute(self, on: &mut Transaction) -> Result<u64, sqlx::Error> {
+        match on {
+            Transaction::Sqlite(taken) => {
+                let (sql, rows) = self.for_sqlite();
+                tell(&sql);
+                taken.execute_each(sql, rows).await
+            }
+            Transaction::Postgres(_) => self.joined().execute(on).await,
         }
     }
 }

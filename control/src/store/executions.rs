@@ -12,7 +12,7 @@ use muster_shared::{
 use super::{
     CorruptRow, News, StoreError, Tx,
     rows::{Reader, to_i64, to_json},
-    statement::{QueryBuilder, query, query_scalar},
+    statement::{ForEach, QueryBuilder, query, query_scalar},
 };
 
 /// Where one invocation goes, decided from the status it was read in.
@@ -89,42 +89,54 @@ impl Tx {
     }
 
     async fn move_targets(&mut self, steps: &[Advance<'_>], now: Timestamp) -> Result<u64, StoreError> {
-        let mut query = QueryBuilder::new(
-            "WITH step (execution_id, node_id, was, status, exit_code, error, output_ref, output_bytes,
-                        output_total_bytes, output_error, started_at, ended_at) AS (",
-        );
-        query.push_values(steps, |row, step| {
-            row.push_bind(step.execution.uuid())
-                .push_bind(step.node.uuid())
-                .push_bind(step.from.as_str())
-                .push_bind(step.to.as_str())
-                .push_bind(step.exit_code)
-                .push_bind(step.error)
-                .push_bind(step.output.map(to_json))
-                .push_bind(step.output_bytes.map(to_i64))
-                .push_bind(step.output_total_bytes.map(to_i64))
-                .push_bind(step.output_error)
-                .push_bind(step.hops().any(|(_, to)| to == Status::Started).then_some(now))
-                .push_bind(step.to.is_terminal().then_some(now));
-        });
         // Equality of the status would let PostgreSQL take the index by status for each step, and walk along the
         // execution, as long as its statistics are of before the dispatch. What is left is found by the key alone.
-        query
-            .push(
-                ") UPDATE action_execution_target AS t
-                 SET status = step.status, exit_code = step.exit_code, error = step.error,
-                     output_ref = step.output_ref, output_bytes = coalesce(step.output_bytes, t.output_bytes),
-                     output_total_bytes = step.output_total_bytes, output_error = step.output_error,
-                     started_at = coalesce(t.started_at, step.started_at), ended_at = step.ended_at,
-                     updated_at = ",
-            )
-            .push_bind(now)
-            .push(
-                " FROM step
-                 WHERE t.execution_id = step.execution_id AND t.node_id = step.node_id
-                   AND t.status IS NOT DISTINCT FROM step.was AND t.released_at IS NOT NULL",
-            );
-        Ok(query.build().execute(&mut self.0).await?)
+        let mut moves = ForEach::new(
+            "UPDATE action_execution_target AS t
+             SET status = step.status, exit_code = step.exit_code, error = step.error,
+                 output_ref = step.output_ref, output_bytes = coalesce(step.output_bytes, t.output_bytes),
+                 output_total_bytes = step.output_total_bytes, output_error = step.output_error,
+                 started_at = coalesce(t.started_at, step.started_at), ended_at = step.ended_at,
+                 updated_at = step.moved_at",
+            "WHERE t.execution_id = step.execution_id AND t.node_id = step.node_id
+               AND t.status IS NOT DISTINCT FROM step.was AND t.released_at IS NOT NULL",
+            &[
+                "execution_id",
+                "node_id",
+                "was",
+                "status",
+                "exit_code",
+                "error",
+                "output_ref",
+                "output_bytes",
+                "output_total_bytes",
+                "output_error",
+                "started_at",
+                "ended_at",
+                "moved_at",
+            ],
+        );
+        for step in steps {
+            moves.push([
+                step.execution.uuid().into(),
+                step.node.uuid().into(),
+                step.from.as_str().into(),
+                step.to.as_str().into(),
+                step.exit_code.into(),
+                step.error.into(),
+                step.output.map(to_json).into(),
+                step.output_bytes.map(to_i64).into(),
+                step.output_total_bytes.map(to_i64).into(),
+                step.output_error.into(),
+                step.hops()
+                    .any(|(_, to)| to == Status::Started)
+                    .then_some(now)
+                    .into(),
+                step.to.is_terminal().then_some(now).into(),
+                now.into(),
+            ]);
+        }
+        Ok(moves.execute(&mut self.0).await?)
     }
 
     /// Keeps news that came after its invocation was settled, beside it.

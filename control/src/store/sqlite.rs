@@ -197,6 +197,22 @@ impl Taken {
         .await
     }
 
+    /// One statement for each row of values, whose places are numbered. Answers how many rows they changed together.
+    pub(super) async fn execute_each(&mut self, sql: String, rows: Vec<Values>) -> Result<u64, sqlx::Error> {
+        self.call(move |connection| {
+            let mut statement = connection.prepare_cached(&sql)?;
+            let mut changed = 0;
+            for values in &rows {
+                for at in 1..=statement.parameter_count() {
+                    bind_from(&mut statement, at, values, at)?;
+                }
+                changed += statement.raw_execute()? as u64;
+            }
+            Ok(changed)
+        })
+        .await
+    }
+
     /// Gives each row to `step` until that has enough, and answers what it made of them.
     pub(super) async fn fold<S: Send + 'static>(
         &mut self,
@@ -233,10 +249,7 @@ fn each_row(
             Text::InOrder(_, _) => None,
         };
         let named = named.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
-        let value = values
-            .get(named.unwrap_or(at) - 1)
-            .ok_or(rusqlite::Error::InvalidParameterCount(at, values.len()))?;
-        bind(&mut statement, at, value)?;
+        bind_from(&mut statement, at, values, named.unwrap_or(at))?;
     }
     let columns: Arc<[Box<str>]> = statement.column_names().into_iter().map(Box::from).collect();
     let mut rows = statement.raw_query();
@@ -248,7 +261,16 @@ fn each_row(
     Ok(())
 }
 
-fn bind(statement: &mut rusqlite::Statement<'_>, at: usize, value: &Value) -> rusqlite::Result<()> {
+/// Binds the `n`th of the values, counted from 1, to a place.
+fn bind_from(
+    statement: &mut rusqlite::Statement<'_>,
+    at: usize,
+    values: &Values,
+    n: usize,
+) -> rusqlite::Result<()> {
+    let value = values
+        .get(n - 1)
+        .ok_or(rusqlite::Error::InvalidParameterCount(at, values.len()))?;
     match value {
         Value::Int(value) => statement.raw_bind_parameter(at, value),
         Value::Bool(value) => statement.raw_bind_parameter(at, value),

@@ -407,6 +407,71 @@ impl QueryBuilder {
     }
 }
 
+/// A change of one row for each of some rows of values. In its text `step.NAME` is the value of that name.
+///
+/// PostgreSQL carries it out as one statement, which joins a table of the values. SQLite has a statement that it keeps
+/// prepared for each of them: joined, it would find every row, note what becomes of it, and find it once more.
+pub(super) struct ForEach {
+    /// From `UPDATE` to before the condition, and the condition.
+    change: &'static str,
+    which: &'static str,
+    names: &'static [&'static str],
+    rows: Vec<Values>,
+}
+
+impl ForEach {
+    pub(super) const fn new(
+        change: &'static str,
+        which: &'static str,
+        names: &'static [&'static str],
+    ) -> Self {
+        Self {
+            change,
+            which,
+            names,
+            rows: Vec::new(),
+        }
+    }
+
+    /// A value for each name, in their order.
+    pub(super) fn push<const N: usize>(&mut self, row: [Value; N]) {
+        debug_assert_eq!(row.len(), self.names.len());
+        self.rows.push(Values(row.into()));
+    }
+
+    /// Its text for one row, with `?N` for the value of the `N`th name, and the rows.
+    pub(super) fn for_sqlite(self) -> (String, Vec<Values>) {
+        let mut sql = String::new();
+        for (at, piece) in format!("{} {}", self.change, self.which)
+            .split("step.")
+            .enumerate()
+        {
+            let end = piece
+                .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+                .unwrap_or(piece.len());
+            let (name, rest) = piece.split_at(if at == 0 { 0 } else { end });
+            match self.names.iter().position(|known| *known == name) {
+                Some(place) => write!(sql, "?{}", place + 1).expect("a string takes all that is written"),
+                None => sql.push_str(name),
+            }
+            sql.push_str(rest);
+        }
+        (sql, self.rows)
+    }
+
+    /// The whole as one statement.
+    pub(super) fn joined(self) -> Statement {
+        let mut query = QueryBuilder::new(format!("WITH step ({}) AS (", self.names.join(", ")));
+        query.push_values(self.rows, |row, values| {
+            for value in values.0 {
+                row.push_bind(value);
+            }
+        });
+        query.push(") ").push(self.change);
+        query.push(" FROM step ").push(self.which).build()
+    }
+}
+
 /// A list, with something between its items.
 pub(super) struct Separated<'q> {
     query: &'q mut QueryBuilder,
@@ -462,6 +527,33 @@ mod tests {
             "INSERT INTO t SELECT * FROM unnest($1::int8[], $2::text[]) WHERE x IN ($3, $4) OR FALSE"
         );
         assert_eq!(arguments.unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_change_for_each_row_has_one_text_for_both() {
+        let all = || {
+            let mut change = ForEach::new(
+                "UPDATE t SET a = coalesce(step.a, t.a), a_b = step.a_b",
+                "WHERE id = step.id AND a <> step.a",
+                &["id", "a", "a_b"],
+            );
+            change.push([1_i64.into(), "x".into(), Value::Bool(None)]);
+            change.push([2_i64.into(), "y".into(), true.into()]);
+            change
+        };
+        let (sql, rows) = all().for_sqlite();
+        assert_eq!(
+            sql,
+            "UPDATE t SET a = coalesce(?2, t.a), a_b = ?3 WHERE id = ?1 AND a <> ?2"
+        );
+        assert_eq!(rows.len(), 2);
+        let (sql, arguments) = all().joined().for_postgres();
+        assert_eq!(
+            sql,
+            "WITH step (id, a, a_b) AS (SELECT * FROM unnest($1::int8[], $2::text[], $3::bool[])) \
+             UPDATE t SET a = coalesce(step.a, t.a), a_b = step.a_b FROM step WHERE id = step.id AND a <> step.a"
+        );
+        assert_eq!(arguments.unwrap().len(), 3);
     }
 
     #[test]
