@@ -441,20 +441,20 @@ impl ForEach {
 
     /// Its text for one row, with `?N` for the value of the `N`th name, and the rows.
     pub(super) fn for_sqlite(self) -> (String, Vec<Values>) {
-        let mut sql = String::new();
-        for (at, piece) in format!("{} {}", self.change, self.which)
-            .split("step.")
-            .enumerate()
-        {
+        let text = format!("{} {}", self.change, self.which);
+        let mut pieces = text.split("step.");
+        let mut sql = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
             let end = piece
                 .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
                 .unwrap_or(piece.len());
-            let (name, rest) = piece.split_at(if at == 0 { 0 } else { end });
+            let (name, rest) = piece.split_at(end);
             match self.names.iter().position(|known| *known == name) {
-                Some(place) => write!(sql, "?{}", place + 1).expect("a string takes all that is written"),
-                None => sql.push_str(name),
+                Some(place) => write!(sql, "?{}{rest}", place + 1),
+                // No column of the row that is changed may be taken for it: as it stands, the statement is refused.
+                None => write!(sql, "step.{piece}"),
             }
-            sql.push_str(rest);
+            .expect("a string takes all that is written");
         }
         (sql, self.rows)
     }
@@ -547,6 +547,8 @@ mod tests {
             "UPDATE t SET a = coalesce(?2, t.a), a_b = ?3 WHERE id = ?1 AND a <> ?2"
         );
         assert_eq!(rows.len(), 2);
+        let unknown = ForEach::new("UPDATE t SET a = step.aa", "WHERE id = step.id", &["id", "a"]);
+        assert_eq!(unknown.for_sqlite().0, "UPDATE t SET a = step.aa WHERE id = ?1");
         let (sql, arguments) = all().joined().for_postgres();
         assert_eq!(
             sql,
