@@ -201,6 +201,8 @@ impl Config {
     fn read(args: RunArgs) -> Result<Self, ConfigError> {
         let named = args.config.is_some();
         let main = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
+        // What the policy says is told with its file, to whoever asks from whichever folder.
+        let main = std::path::absolute(&main).unwrap_or(main);
         let mut files = vec![(read(&main, named)?, main.clone())];
         for path in drop_ins(&main.with_extension("d"))? {
             files.push((read(&path, true)?, path));
@@ -359,6 +361,23 @@ mod tests {
             hooks_dir: Some("/h".into()),
             config: Some(path),
         })
+    }
+
+    #[test]
+    fn a_rule_is_told_with_a_file_that_is_found_from_any_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("agent.toml"), "[policy]\ndeny = [\"reboot\"]\n").unwrap();
+        let here = std::env::current_dir().unwrap();
+        let root: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = root
+            .join(dir.path().strip_prefix("/").unwrap())
+            .join("agent.toml");
+        let config = Config::load(RunArgs {
+            state_dir: None,
+            hooks_dir: None,
+            config: Some(relative),
+        });
+        assert!(config.unwrap().policy.deny[0].file.is_absolute());
     }
 
     #[test]
