@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use muster_shared::labels::{self, BadLabel, LABELS_SAID_MAX, Labels};
+use muster_shared::{
+    drop_ins::TooManyDropIns,
+    labels::{self, BadLabel, LABELS_SAID_MAX, Labels},
+};
 use serde::Deserialize;
 
 use crate::{
@@ -23,7 +26,7 @@ use crate::{
     policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, RULES_MAX, Said},
     reach::{Reach, settings::RawControl},
 };
-use file::{DROP_INS_MAX, RawConfig, RawPolicy, drop_ins, read};
+use file::{RawConfig, RawPolicy, drop_ins_in, read};
 pub(crate) use limits::Limits;
 use limits::{hook_limits, limits};
 use rules::rules_of;
@@ -117,8 +120,8 @@ enum ConfigError {
     },
     #[error("policy.rule in {path}: {count} rules; the limit is {RULES_MAX}")]
     TooManyRules { path: PathBuf, count: usize },
-    #[error("{path} has {count} files; the limit is {DROP_INS_MAX}")]
-    TooManyDropIns { path: PathBuf, count: usize },
+    #[error("{path} is not a directory of drop-ins: {err}")]
+    DropIns { path: PathBuf, err: TooManyDropIns },
 }
 
 /// What came of reading the configuration again.
@@ -204,7 +207,7 @@ impl Config {
         // What the policy says is told with its file, to whoever asks from whichever folder.
         let main = std::path::absolute(&main).unwrap_or(main);
         let mut files = vec![(read(&main, named)?, main.clone())];
-        for path in drop_ins(&main.with_extension("d"))? {
+        for path in drop_ins_in(&main.with_extension("d"))? {
             files.push((read(&path, true)?, path));
         }
         let (mut raw, mut policy) = (RawConfig::default(), Policy::default());

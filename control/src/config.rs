@@ -1,15 +1,13 @@
 //! Settings: flags win over the environment, the environment over `control.toml`, that over the defaults. A [`Config`]
 //! that exists is valid.
 
+mod files;
 mod limits;
 mod retention;
 
-use std::{
-    fs, io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, net::SocketAddr, path::PathBuf};
 
+use muster_shared::drop_ins::TooManyDropIns;
 use serde::Deserialize;
 
 use crate::{
@@ -19,17 +17,15 @@ use crate::{
     retention::Retention,
     store::{BadDatabaseUrl, Database},
 };
+use files::Files;
 pub(crate) use limits::Limits;
 use limits::RawLimits;
 use retention::RawRetention;
 
 /// Where control listens when nobody says otherwise.
 pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
-/// Where the package keeps the state, and the configuration of a control whose state is there.
+/// Where the package keeps the state.
 pub(crate) const DATA_DIR_DEFAULT: &str = "/var/lib/muster-control";
-const CONFIG_DEFAULT: &str = "/etc/muster/control.toml";
-/// More drop-ins are somebody else's directory.
-const DROP_INS_MAX: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -63,8 +59,8 @@ pub(crate) enum ConfigError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path} is not a configuration: {why}")]
     Malformed { path: PathBuf, why: String },
-    #[error("{path} has {count} files *.toml; there may be {DROP_INS_MAX}")]
-    TooManyDropIns { path: PathBuf, count: usize },
+    #[error("{path} is not a directory of drop-ins: {source}")]
+    DropIns { path: PathBuf, source: TooManyDropIns },
     #[error("listen is {0:?}; it must be an address and a port, such as {LISTEN_DEFAULT}")]
     Listen(String),
     #[error("server_url is {0:?}; it must be https://host[:port] without a path")]
@@ -117,8 +113,8 @@ struct RawOutput {
 impl Config {
     pub(crate) fn load(given: Given) -> Result<Self, ConfigError> {
         let data = DataDir::new(given.data_dir);
-        let admins = admins_files(&data, given.config)?;
-        let raw = read(&data, &admins)?;
+        let files = Files::of(&data, given.config)?;
+        let raw = files.read()?;
         let database_url = given.database_url.or(raw.database_url);
         let listen = given
             .listen
@@ -129,7 +125,6 @@ impl Config {
             .server_url
             .or(raw.server_url)
             .unwrap_or_else(|| format!("https://{listen}"));
-        let own = data.config();
         Ok(Self {
             database: with_password(database(&data, database_url.clone())?, raw.database_password_file)?,
             database_url,
@@ -141,10 +136,7 @@ impl Config {
             metrics_public: raw.metrics_public,
             s3: raw.output.s3,
             oidc: raw.oidc.map(RawOidc::check).transpose()?,
-            files: [own]
-                .into_iter()
-                .chain(admins.into_iter().map(|file| file.path))
-                .collect(),
+            files: files.paths(),
         })
     }
 }
@@ -172,102 +164,6 @@ fn with_password(database: Database, file: Option<PathBuf>) -> Result<Database, 
             password => Ok(Database::Postgres(Box::new(options.password(password)))),
         },
     }
-}
-
-/// A file of the admin.
-struct AdminsFile {
-    path: PathBuf,
-    /// One that was named has to be there; that of the package need not.
-    must_be: bool,
-}
-
-/// The one that was named, or that of the package, and the drop-ins in the directory beside it that has its name.
-fn admins_files(data: &DataDir, named: Option<PathBuf>) -> Result<Vec<AdminsFile>, ConfigError> {
-    let must_be = named.is_some();
-    let installed = || (data.path() == Path::new(DATA_DIR_DEFAULT)).then(|| PathBuf::from(CONFIG_DEFAULT));
-    let Some(path) = named.or_else(installed) else {
-        return Ok(Vec::new());
-    };
-    let mut files: Vec<AdminsFile> = drop_ins(&path.with_extension("d"))?
-        .into_iter()
-        .map(|path| AdminsFile { path, must_be: true })
-        .collect();
-    files.insert(0, AdminsFile { path, must_be });
-    Ok(files)
-}
-
-/// The files `*.toml` of a directory in the order of their names. Hidden ones are those of an editor at work.
-fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable {
-        path: dir.to_owned(),
-        source,
-    };
-    let entries = match fs::read_dir(dir) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(unreadable)?,
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
-            files.push(path);
-        }
-    }
-    if files.len() > DROP_INS_MAX {
-        return Err(ConfigError::TooManyDropIns {
-            path: dir.to_owned(),
-            count: files.len(),
-        });
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// What `init` wrote, and over it what the admin says, file by file: each single value of a later one wins. Each of them is sound
-/// by itself, so that an error names its file.
-fn read(data: &DataDir, admins: &[AdminsFile]) -> Result<Raw, ConfigError> {
-    let own = data.config();
-    let _: Raw = read_file(&own, false)?;
-    let mut table = read_file::<toml::Table>(&own, false)?;
-    let mut last = &own;
-    for AdminsFile { path, must_be } in admins {
-        let _: Raw = read_file(path, *must_be)?;
-        lay_over(&mut table, read_file(path, *must_be)?);
-        last = path;
-    }
-    table.try_into().map_err(|err| ConfigError::Malformed {
-        path: last.clone(),
-        why: err.to_string(),
-    })
-}
-
-fn lay_over(below: &mut toml::Table, above: toml::Table) {
-    for (key, value) in above {
-        match (below.get_mut(&key), value) {
-            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
-            (_, value) => drop(below.insert(key, value)),
-        }
-    }
-}
-
-fn read_file<T: Default + serde::de::DeserializeOwned>(path: &Path, must_be: bool) -> Result<T, ConfigError> {
-    let text = match fs::read_to_string(path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound && !must_be => return Ok(T::default()),
-        Err(source) => {
-            return Err(ConfigError::Unreadable {
-                path: path.to_owned(),
-                source,
-            });
-        }
-        Ok(text) => text,
-    };
-    toml::from_str(&text).map_err(|err| ConfigError::Malformed {
-        path: path.to_owned(),
-        why: err.to_string(),
-    })
 }
 
 /// The host that a URL names, an IPv6 address without its brackets.
@@ -308,14 +204,14 @@ fn within(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{path::Path, time::Duration};
 
     use muster_shared::ids::DomainId;
 
     use super::*;
     use crate::retention::Keep;
 
-    fn given(dir: &Path) -> Given {
+    pub(super) fn given(dir: &Path) -> Given {
         Given {
             data_dir: dir.to_owned(),
             database_url: None,
@@ -419,95 +315,6 @@ mod tests {
     }
 
     #[test]
-    fn the_admins_file_is_laid_over_what_init_wrote() {
-        let dir = tempfile::tempdir().unwrap();
-        let (init, admin) = (dir.path().join("control.toml"), dir.path().join("admin.toml"));
-        fs::write(
-            &init,
-            "listen = \"127.0.0.1:1\"\n[limits]\nlive_executions_max = 5\n",
-        )
-        .unwrap();
-        fs::write(&admin, "[limits]\nrequests_burst = 7\n").unwrap();
-        let both = || Given {
-            config: Some(admin.clone()),
-            ..given(dir.path())
-        };
-        let config = Config::load(both()).unwrap();
-        let limits = config.limits;
-        assert_eq!(
-            (
-                config.listen.port(),
-                limits.live_executions_max,
-                limits.requests_burst.get()
-            ),
-            (1, 5, 7)
-        );
-        fs::write(&admin, "listen = \"127.0.0.1:2\"\n").unwrap();
-        assert_eq!(Config::load(both()).unwrap().listen.port(), 2);
-        for (bad, sound) in [(&init, &admin), (&admin, &init)] {
-            fs::write(bad, "listne = 1").unwrap();
-            fs::write(sound, "").unwrap();
-            let err = Config::load(both()).unwrap_err().to_string();
-            assert!(
-                err.contains(&bad.display().to_string()) && err.contains("listne"),
-                "{err}"
-            );
-        }
-    }
-
-    #[test]
-    fn drop_ins_come_over_the_admins_file_in_the_order_of_their_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let admin = dir.path().join("admin.toml");
-        let beside = dir.path().join("admin.d");
-        fs::create_dir(&beside).unwrap();
-        fs::write(
-            &admin,
-            "listen = \"127.0.0.1:1\"\n[limits]\nlive_executions_max = 5\nrequests_burst = 6\n",
-        )
-        .unwrap();
-        fs::write(
-            beside.join("20-b.toml"),
-            "[limits]\nlive_executions_max = 8\n[retention]\nexecutions = \"7d\"\n",
-        )
-        .unwrap();
-        fs::write(
-            beside.join("10-a.toml"),
-            "listen = \"127.0.0.1:2\"\n[limits]\nlive_executions_max = 7\n",
-        )
-        .unwrap();
-        fs::write(beside.join(".hidden.toml"), "nonsense").unwrap();
-        fs::write(beside.join("readme.txt"), "nonsense").unwrap();
-        let load = || {
-            Config::load(Given {
-                config: Some(admin.clone()),
-                ..given(dir.path())
-            })
-        };
-        let config = load().unwrap();
-        assert_eq!(
-            (
-                config.listen.port(),
-                config.limits.live_executions_max,
-                config.limits.requests_burst.get()
-            ),
-            (2, 8, 6)
-        );
-        assert_eq!(
-            config.files[1..],
-            [admin.clone(), beside.join("10-a.toml"), beside.join("20-b.toml")]
-        );
-        fs::write(beside.join("30-c.toml"), "listne = 1").unwrap();
-        let err = load().unwrap_err().to_string();
-        assert!(err.contains("30-c.toml") && err.contains("listne"), "{err}");
-        for count in 0..=DROP_INS_MAX {
-            fs::write(beside.join(format!("{count}.toml")), "").unwrap();
-        }
-        let err = load().unwrap_err().to_string();
-        assert!(err.contains("admin.d") && err.contains("100"), "{err}");
-    }
-
-    #[test]
     fn the_password_of_the_database_may_be_in_a_file_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("password");
@@ -532,18 +339,5 @@ mod tests {
             err.contains("database_password_file") && err.contains("no database_url"),
             "{err}"
         );
-    }
-
-    #[test]
-    fn a_named_file_must_be_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let missing = Given {
-            config: Some(dir.path().join("other.toml")),
-            ..given(dir.path())
-        };
-        assert!(matches!(
-            Config::load(missing),
-            Err(ConfigError::Unreadable { .. })
-        ));
     }
 }

@@ -6,13 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_shared::labels::Labels;
+use muster_shared::{drop_ins::drop_ins, labels::Labels};
 use serde::Deserialize;
 
 use super::{ConfigError, LauncherChoice};
 use crate::reach::settings::RawControl;
-
-pub(super) const DROP_INS_MAX: usize = 128;
 
 /// As written; every field may be left out.
 #[derive(Clone, Default, Deserialize)]
@@ -158,7 +156,7 @@ pub(super) fn read(path: &Path, named: bool) -> Result<RawConfig, ConfigError> {
 }
 
 /// The files of a directory that need not be there, by name.
-pub(super) fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+pub(super) fn drop_ins_in(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let unreadable = |err| ConfigError::Unreadable {
         path: dir.to_owned(),
         err,
@@ -167,22 +165,9 @@ pub(super) fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(unreadable)?,
     };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
-            files.push(path);
-        }
-    }
-    if files.len() > DROP_INS_MAX {
-        return Err(ConfigError::TooManyDropIns {
-            path: dir.to_owned(),
-            count: files.len(),
-        });
-    }
-    files.sort();
-    Ok(files)
+    let listing: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+    drop_ins(listing.map_err(unreadable)?).map_err(|err| ConfigError::DropIns {
+        path: dir.to_owned(),
+        err,
+    })
 }

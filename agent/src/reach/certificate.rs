@@ -8,11 +8,8 @@ use rustls::{
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
+use x509_parser::{parse_x509_certificate, x509::X509Name};
 
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const OBJECT_ID: u8 = 0x06;
-const VERSION: u8 = 0xa0;
 /// A name of any length is somebody else's, and is cut.
 const NAME_CHARS_MAX: usize = 200;
 
@@ -76,178 +73,49 @@ impl ServerCertVerifier for Naming {
 
 /// Of an X.509 certificate, as far as it can be read: the names of its subject and of its issuer.
 fn names(der: &[u8]) -> Option<(String, String)> {
-    let (issuer, rest) = issuer(der)?;
-    // The validity is between them.
-    let (SEQUENCE, subject, _) = element(element(rest)?.2)? else {
-        return None;
-    };
-    Some((name(subject), name(issuer)))
+    let (_, certificate) = parse_x509_certificate(der).ok()?;
+    Some((name(certificate.subject()), name(certificate.issuer())))
 }
 
 /// The end of its validity.
 pub(crate) fn not_after(der: &[u8]) -> Option<Timestamp> {
-    let (_, rest) = issuer(der)?;
-    let (SEQUENCE, validity, _) = element(rest)? else {
-        return None;
-    };
-    let (_, _, rest) = element(validity)?;
-    let (tag, time, _) = element(rest)?;
-    instant(tag, std::str::from_utf8(time).ok()?)
+    let (_, certificate) = parse_x509_certificate(der).ok()?;
+    let seconds = certificate.validity().not_after.timestamp();
+    Some(Timestamp::from_millis(seconds.saturating_mul(1000)))
 }
 
-/// The issuer is the third part of what is signed, or the fourth where a version stands before; and what comes after it.
-fn issuer(der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (SEQUENCE, certificate, _) = element(der)? else {
-        return None;
-    };
-    let (SEQUENCE, mut signed, _) = element(certificate)? else {
-        return None;
-    };
-    if let (VERSION, _, rest) = element(signed)? {
-        signed = rest;
-    }
-    // The serial number, and the algorithm.
-    for _ in 0..2 {
-        signed = element(signed)?.2;
-    }
-    let (SEQUENCE, issuer, rest) = element(signed)? else {
-        return None;
-    };
-    Some((issuer, rest))
-}
-
-/// A distinguished name by those of its parts that people know: `O=Example, CN=proxy.example`.
-fn name(mut der: &[u8]) -> String {
-    let mut parts = Vec::new();
-    while let Some((SET, set, rest)) = element(der) {
-        der = rest;
-        if let Some(part) = part(set) {
-            parts.push(part);
-        }
-    }
-    if parts.is_empty() {
+/// A distinguished name as people write it: `O=Example, CN=proxy.example`.
+fn name(name: &X509Name<'_>) -> String {
+    let text = name.to_string();
+    if text.is_empty() {
         return "a name that says nothing".to_owned();
     }
     // What it holds is written by whoever made it.
-    let shown = parts.join(", ").replace(char::is_control, "?");
+    let shown = text.replace(char::is_control, "?");
     shown.chars().take(NAME_CHARS_MAX).collect()
-}
-
-fn part(set: &[u8]) -> Option<String> {
-    const UTF8: u8 = 0x0c;
-    const PRINTABLE: u8 = 0x13;
-    const IA5: u8 = 0x16;
-    let (SEQUENCE, pair, _) = element(set)? else {
-        return None;
-    };
-    let (OBJECT_ID, kind, rest) = element(pair)? else {
-        return None;
-    };
-    let kind = match kind {
-        [0x55, 4, 3] => "CN",
-        [0x55, 4, 6] => "C",
-        [0x55, 4, 10] => "O",
-        [0x55, 4, 11] => "OU",
-        _ => return None,
-    };
-    match element(rest)? {
-        (UTF8 | PRINTABLE | IA5, text, _) => Some(format!("{kind}={}", String::from_utf8_lossy(text))),
-        _ => None,
-    }
-}
-
-/// One element of DER: its tag, its content, and what comes after it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x84 => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            let length = bytes
-                .iter()
-                .fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte));
-            (length, rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-fn instant(tag: u8, text: &str) -> Option<Timestamp> {
-    const UTC_TIME: u8 = 0x17;
-    const GENERALIZED_TIME: u8 = 0x18;
-    let digits = text
-        .strip_suffix('Z')
-        .filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
-    let full = match (tag, digits.len()) {
-        // Two digits name a year from 1950 to 2049.
-        (UTC_TIME, 12) if digits.as_bytes()[0] >= b'5' => format!("19{digits}"),
-        (UTC_TIME, 12) => format!("20{digits}"),
-        (GENERALIZED_TIME, 14) => digits.to_owned(),
-        (_, _) => return None,
-    };
-    let part = |from: usize| &full[from..from + 2];
-    format!(
-        "{}-{}-{}T{}:{}:{}Z",
-        &full[..4],
-        part(4),
-        part(6),
-        part(8),
-        part(10),
-        part(12)
-    )
-    .parse()
-    .ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-        let mut out = vec![tag];
-        match u8::try_from(content.len()) {
-            Ok(short @ 0..=0x7f) => out.push(short),
-            _ => {
-                out.push(0x82);
-                out.extend(u16::try_from(content.len()).unwrap().to_be_bytes());
-            }
-        }
-        out.extend(content);
-        out
-    }
-
-    fn certificate(version: bool, end: &[u8]) -> Vec<u8> {
-        let validity = [der(0x17, b"200101000000Z"), end.to_vec()].concat();
-        let mut signed = if version {
-            der(0xa0, &der(2, &[2]))
-        } else {
-            Vec::new()
-        };
-        signed.extend(der(2, &[1; 20]));
-        signed.extend(der(0x30, &[]));
-        signed.extend(der(0x30, &[0; 300]));
-        signed.extend(der(0x30, &validity));
-        signed.extend(der(0x30, b"the rest"));
-        der(0x30, &[der(0x30, &signed), der(0x30, &[])].concat())
-    }
-
     #[test]
     fn the_end_of_a_certificate_is_read() {
-        let at = |raw: &str| Some(raw.parse::<Timestamp>().unwrap());
-        let utc = der(0x17, b"320304050607Z");
-        assert_eq!(not_after(&certificate(true, &utc)), at("2032-03-04T05:06:07Z"));
-        assert_eq!(not_after(&certificate(false, &utc)), at("2032-03-04T05:06:07Z"));
-        let late = der(0x18, b"20991231235959Z");
-        assert_eq!(not_after(&certificate(true, &late)), at("2099-12-31T23:59:59Z"));
-        let whole = certificate(true, &utc);
-        for length in 0..whole.len() {
-            // Whatever is cut off, nothing panics.
-            let _ = not_after(&whole[..length]);
+        // Before 2050 it is written with two digits of the year, later with four.
+        for (year, end) in [(2032, "2032-03-04T00:00:00Z"), (2099, "2099-03-04T00:00:00Z")] {
+            let mut params = rcgen::CertificateParams::new(vec!["control.example".to_owned()]).unwrap();
+            params.not_after = rcgen::date_time_ymd(year, 3, 4);
+            let key = rcgen::KeyPair::generate().unwrap();
+            let whole = params.self_signed(&key).unwrap().der().to_vec();
+            assert_eq!(not_after(&whole), Some(end.parse().unwrap()));
+            for length in 0..whole.len() {
+                assert_eq!(
+                    not_after(&whole[..length]),
+                    None,
+                    "it is cut off after {length} bytes"
+                );
+            }
         }
-        assert_eq!(not_after(&certificate(true, &der(0x17, b"whenever"))), None);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) const POOL: usize = 64;
 pub(super) const DESCRIPTORS_BESIDE: usize = 300;
 /// How soon a connection for reports that is not used is given up, as `musterd` does.
 const OWN_KEPT_SECONDS: &str = "150";
+/// Until control's allocator has given back what the handshakes held: it does so over ten seconds.
+const GIVEN_BACK: Duration = Duration::from_secs(15);
 
 /// All that came of the swarms.
 pub struct Swarms {
@@ -291,7 +293,7 @@ impl Bench<'_> {
         let before = machine::resident_kib(pid).unwrap_or(0.0);
         let mut swarm = self.swarm(nodes, &["--heartbeat-seconds", "0"])?;
         tokio::task::block_in_place(|| swarm.connected(nodes))?;
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(GIVEN_BACK).await;
         let after = machine::resident_kib(pid).unwrap_or(0.0);
         control.measured("kib_per_stream", &[(after - before) / count(nodes)]);
         control.note("nodes", nodes);
