@@ -26,6 +26,7 @@ mod node_keys;
 mod nodes;
 mod outbox;
 mod outputs;
+mod postgres;
 mod replicas;
 mod retention;
 mod rollout;
@@ -177,7 +178,7 @@ impl Store {
 
     /// Whether the database answers.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        query("SELECT 1").execute(&self.read).await?;
+        query("SELECT 1").execute(&self.lookup).await?;
         Ok(())
     }
 

@@ -10,45 +10,26 @@ use std::{
     time::Duration,
 };
 
-use futures_util::TryStreamExt as _;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+    ConnectOptions as _, Connection as _,
+    postgres::PgConnectOptions,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
 use super::{
-    Passing, StoreError,
+    Passing, StoreError, postgres,
     rows::Row,
     sqlite::{Connections, Taken},
     statement::{self, ForEach, Statement},
 };
 
-/// How many connections read at the same time.
+/// How many connections read at the same time, and how many look rows up for nodes, on SQLite.
 const READERS: u32 = 4;
-/// How many look rows up for nodes: whose key it is, a target, what a node is owed, and the outbox.
 const LOOKUPS: u32 = 4;
 /// How long a writer waits for its turn, and a reader for a connection, before the caller is told to come back.
-const TURN_MAX: Duration = Duration::from_secs(30);
-/// PostgreSQL ends a write that does not go on for so long: a replica that froze must not hold up the others.
-const IDLE_WRITE_MAX: &str = "20s";
-/// How long to wait for a connection to PostgreSQL.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// `hashtext('muster')`, once and for all: the key of the lock under which replicas write.
-const TAKE_TURN: &str = "SELECT pg_advisory_xact_lock(1299541875)";
-/// For who writes, and for who looks rows up for nodes: each row is found by its key, so that one plan serves whatever
-/// values, and reads no table from its beginning however few rows the server believes in. What the server asks for itself,
-/// as whether a row that is referred to is there, is planned by this too: anew for each row, it was most of its work.
-const BY_KEY: [(&str, &str); 2] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_seqscan", "off"),
-];
-/// For who reads by what was asked for. A plan that was made when a table was new would read all of it for ever after, until
-/// the server's statistics catch up. One for each execution costs less than that once.
-const BY_VALUES: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
+pub(super) const TURN_MAX: Duration = Duration::from_secs(30);
 /// Where each statement is told of, for tests and for whoever looks for what a request costs.
 pub(super) const STATEMENTS: &str = "muster_control::statement";
-const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Where the records are.
 #[derive(Clone, Debug)]
@@ -112,21 +93,18 @@ impl Database {
             Self::Sqlite(path) => {
                 migrate(path).await?;
                 let to = |writes, count| Pool::Sqlite(Connections::to(path, writes, count, TURN_MAX));
-                let read = to(false, READERS);
                 Ok(Pools {
                     write: to(true, 1),
-                    lookup: read.clone(),
-                    read,
+                    read: to(false, READERS),
+                    lookup: to(false, LOOKUPS),
                 })
             }
             Self::Postgres(options) => {
-                let write = postgres(options, &BY_KEY, 1).await?;
-                // Takes a lock of its own: replicas that start together go one after another.
-                sqlx::migrate!("./migrations/postgres").run(&write).await?;
+                let opened = postgres::open(options).await?;
                 Ok(Pools {
-                    write: Pool::Postgres(write),
-                    read: Pool::Postgres(postgres(options, &BY_VALUES, READERS).await?),
-                    lookup: Pool::Postgres(postgres(options, &BY_KEY, LOOKUPS).await?),
+                    write: Pool::Postgres(opened.write),
+                    read: Pool::Postgres(opened.read),
+                    lookup: Pool::Postgres(opened.lookup),
                 })
             }
         }
@@ -136,12 +114,7 @@ impl Database {
     pub(super) async fn open_to_read(&self) -> Result<Pools, StoreError> {
         let one = match self {
             Self::Sqlite(path) => Pool::Sqlite(Connections::to(path, false, 1, TURN_MAX)),
-            Self::Postgres(options) => {
-                let options = (**options)
-                    .clone()
-                    .options([("default_transaction_read_only", "on")]);
-                Pool::Postgres(postgres(&options, &BY_VALUES, 1).await?)
-            }
+            Self::Postgres(options) => Pool::Postgres(postgres::open_to_read(options).await?),
         };
         Ok(Pools {
             write: one.clone(),
@@ -168,33 +141,6 @@ async fn migrate(path: &Path) -> Result<(), StoreError> {
     Ok(connection.close().await?)
 }
 
-async fn postgres(
-    options: &PgConnectOptions,
-    planned: &[(&str, &str)],
-    connections: u32,
-) -> Result<PgPool, sqlx::Error> {
-    let turn_max = format!("{}s", TURN_MAX.as_secs());
-    let options = options.clone().application_name("muster-control").options([
-        // As for SQLite, whatever the server's default is.
-        ("synchronous_commit", "on"),
-        ("lock_timeout", turn_max.as_str()),
-        ("idle_in_transaction_session_timeout", IDLE_WRITE_MAX),
-        // What is looked up by its key is in memory, or on a disk without heads.
-        ("random_page_cost", "1.1"),
-        // It would be compiled for a statement that cannot do without reading a whole table, however small.
-        ("jit", "off"),
-    ]);
-    let options = options.options(planned.iter().copied());
-    let connect = PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(TURN_MAX)
-        .connect_with(options);
-    match tokio::time::timeout(CONNECT_MAX, connect).await {
-        Ok(pool) => pool,
-        Err(_) => Err(sqlx::Error::PoolTimedOut),
-    }
-}
-
 /// The connections of a service.
 pub(super) struct Pools {
     pub(super) write: Pool,
@@ -206,13 +152,13 @@ pub(super) struct Pools {
 #[derive(Clone)]
 pub(super) enum Pool {
     Sqlite(Connections),
-    Postgres(PgPool),
+    Postgres(postgres::Connections),
 }
 
 /// An open transaction. Dropped, it changed nothing.
 pub(super) enum Transaction {
     Sqlite(Taken),
-    Postgres(sqlx::Transaction<'static, Postgres>),
+    Postgres(postgres::Taken),
 }
 
 impl Pool {
@@ -220,13 +166,7 @@ impl Pool {
     pub(super) async fn begin_write(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
             Self::Sqlite(pool) => Transaction::Sqlite(begin(pool, "BEGIN IMMEDIATE").await?),
-            Self::Postgres(pool) => {
-                let mut transaction = pool.begin().await?;
-                // Not in one statement with the BEGIN: where the lock is not given, the driver would not know of the
-                // transaction that failed, and the next writer would be given a connection in the middle of it.
-                sqlx::query(TAKE_TURN).execute(&mut *transaction).await?;
-                Transaction::Postgres(transaction)
-            }
+            Self::Postgres(pool) => Transaction::Postgres(pool.begin_write().await?),
         })
     }
 
@@ -234,18 +174,14 @@ impl Pool {
     pub(super) async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
             Self::Sqlite(pool) => Transaction::Sqlite(begin(pool, "BEGIN").await?),
-            Self::Postgres(pool) => Transaction::Postgres(pool.begin_with(BEGIN_SNAPSHOT).await?),
+            Self::Postgres(pool) => Transaction::Postgres(pool.snapshot().await?),
         })
     }
 
-    pub(super) async fn listen(&self, channel: &str) -> Result<Option<PgListener>, sqlx::Error> {
+    pub(super) async fn listen(&self, channel: &str) -> Result<Option<postgres::Listener>, sqlx::Error> {
         match self {
             Self::Sqlite(_) => Ok(None),
-            Self::Postgres(pool) => {
-                let mut listener = PgListener::connect_with(pool).await?;
-                listener.listen(channel).await?;
-                Ok(Some(listener))
-            }
+            Self::Postgres(pool) => pool.listen(channel).await.map(Some),
         }
     }
 
@@ -299,8 +235,8 @@ impl Transaction {
 pub(super) enum On<'c> {
     SqlitePool(&'c Connections),
     Sqlite(&'c mut Taken),
-    PostgresPool(&'c PgPool),
-    Postgres(&'c mut PgConnection),
+    PostgresPool(&'c postgres::Connections),
+    Postgres(&'c mut postgres::Taken),
 }
 
 impl<'c> From<&'c Pool> for On<'c> {
@@ -325,14 +261,18 @@ fn tell(sql: &str) {
     log::trace!(target: STATEMENTS, "{sql}");
 }
 
-fn told(sql: String) -> AssertSqlSafe<String> {
-    tell(&sql);
-    AssertSqlSafe(sql)
+fn told(statement: Statement) -> postgres::Given {
+    let given = statement.for_postgres();
+    tell(&given.0);
+    given
 }
 
 /// Runs a statement where it is to run, with its values in that engine's form.
 macro_rules! run {
-    ($statement:expr, $on:expr, ($taken:ident, $given:ident) => $sqlite:expr, ($query:ident, $executor:ident) => $postgres:expr) => {{
+    ($statement:expr, $on:expr, ($taken:ident, $given:ident) => {
+        sqlite: $sqlite:expr,
+        postgres: $postgres:expr $(,)?
+    }) => {{
         let statement: Statement = $statement;
         match $on.into() {
             On::SqlitePool(pool) => {
@@ -345,14 +285,12 @@ macro_rules! run {
                 let $given = (statement.sql, statement.values);
                 $sqlite
             }
-            On::PostgresPool($executor) => {
-                let (sql, arguments) = statement.for_postgres();
-                let $query = sqlx::__query_with_result(told(sql), arguments);
+            On::PostgresPool(pool) => {
+                let ($taken, $given) = (&mut pool.take().await?, told(statement));
                 $postgres
             }
-            On::Postgres($executor) => {
-                let (sql, arguments) = statement.for_postgres();
-                let $query = sqlx::__query_with_result(told(sql), arguments);
+            On::Postgres($taken) => {
+                let $given = told(statement);
                 $postgres
             }
         }
@@ -362,31 +300,34 @@ macro_rules! run {
 impl Statement {
     /// Answers how many rows it changed.
     pub(super) async fn execute<'c>(self, on: impl Into<On<'c>>) -> Result<u64, sqlx::Error> {
-        run!(self, on,
-            (taken, given) => taken.execute(given.0, given.1).await,
-            (query, e) => Ok(query.execute(e).await?.rows_affected()))
+        run!(self, on, (taken, given) => {
+            sqlite: taken.execute(given.0, given.1).await,
+            postgres: taken.execute(given).await,
+        })
     }
 
     pub(super) async fn fetch_all<'c>(self, on: impl Into<On<'c>>) -> Result<Vec<Row>, sqlx::Error> {
-        run!(self, on,
-            (taken, given) => taken
+        run!(self, on, (taken, given) => {
+            sqlite: taken
                 .fold(given, Vec::new(), |rows, row| {
                     rows.push(Row::Sqlite(row));
                     true
                 })
                 .await,
-            (query, e) => Ok(query.fetch_all(e).await?.into_iter().map(Row::Postgres).collect()))
+            postgres: Ok(taken.fetch_all(given).await?.into_iter().map(Row::Postgres).collect()),
+        })
     }
 
     pub(super) async fn fetch_optional<'c>(self, on: impl Into<On<'c>>) -> Result<Option<Row>, sqlx::Error> {
-        run!(self, on,
-            (taken, given) => taken
+        run!(self, on, (taken, given) => {
+            sqlite: taken
                 .fold(given, None, |first: &mut Option<Row>, row| {
                     first.get_or_insert(Row::Sqlite(row));
                     true
                 })
                 .await,
-            (query, e) => Ok(query.fetch_optional(e).await?.map(Row::Postgres)))
+            postgres: Ok(taken.fetch_optional(given).await?.map(Row::Postgres)),
+        })
     }
 
     pub(super) async fn fetch_one<'c>(self, on: impl Into<On<'c>>) -> Result<Row, sqlx::Error> {
@@ -400,19 +341,19 @@ impl Statement {
         state: S,
         step: fn(&mut S, Row) -> Result<(), StoreError>,
     ) -> Result<S, StoreError> {
-        let (state, err) = run!(self, on,
-        (taken, given) => taken
-            .fold(given, (state, None), move |(state, err), row| {
-                *err = step(state, Row::Sqlite(row)).err();
-                err.is_none()
-            })
-            .await?,
-        (query, e) => {
-            let (mut rows, mut state, mut err) = (query.fetch(e), state, None);
-            while let Some(row) = rows.try_next().await? && err.is_none() {
-                err = step(&mut state, Row::Postgres(row)).err();
-            }
-            (state, err)
+        let (state, err) = run!(self, on, (taken, given) => {
+            sqlite: taken
+                .fold(given, (state, None), move |(state, err), row| {
+                    *err = step(state, Row::Sqlite(row)).err();
+                    err.is_none()
+                })
+                .await?,
+            postgres: taken
+                .fold(given, (state, None), |(state, err), row| {
+                    *err = step(state, Row::Postgres(row)).err();
+                    err.is_none()
+                })
+                .await?,
         });
         match err {
             None => Ok(state),

@@ -1,14 +1,13 @@
 //! What a commit is news of, for the other services that share the database. It travels with the commit and not without
 //! it. Where nobody shares, it is told to nobody. A notification is a hint: whoever misses one looks by the clock.
 
-use std::{fmt, io, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use muster_shared::ids::{ExecutionId, NodeId};
-use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use super::{
-    Store, StoreError, Tx,
+    Store, StoreError, Tx, postgres,
     statement::{QueryBuilder, query},
 };
 
@@ -83,7 +82,7 @@ impl Tx {
 
 /// The news of the others, one after another.
 pub(crate) struct Listener {
-    listener: PgListener,
+    listener: postgres::Listener,
     own: Uuid,
 }
 
@@ -114,14 +113,8 @@ impl Listener {
     /// The next news of another service. An error ends it: what was told meanwhile is lost.
     pub(crate) async fn next(&mut self) -> Result<News, StoreError> {
         loop {
-            // `None` is a connection that was made anew, without what was told in between.
-            let Some(told) = self.listener.try_recv().await? else {
-                return Err(StoreError::Sql(
-                    io::Error::from(io::ErrorKind::ConnectionReset).into(),
-                ));
-            };
+            let told = self.listener.next().await?;
             let news = told
-                .payload()
                 .split_once(' ')
                 .filter(|(teller, _)| *teller != self.own.to_string());
             // What is left is our own, or of a later release.

@@ -36,7 +36,10 @@ async fn run(store: &Store, statements: &str) -> Result<(), sqlx::Error> {
         Pool::Sqlite(pool) => pool.take().await?.batch(statements).await,
         Pool::Postgres(pool) => {
             let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
-            statements.execute(pool).await.map(drop)
+            statements
+                .execute(pool.take().await?.connection()?)
+                .await
+                .map(drop)
         }
     }
 }
@@ -128,7 +131,9 @@ async fn the_step_back_is_refused_with_a_reason() {
         return;
     };
     let migrations = sqlx::migrate!("./migrations/postgres");
-    let refused = migrations.undo(pool, 0).await.unwrap_err();
+    let mut taken = pool.take().await.unwrap();
+    let connection = taken.connection().unwrap();
+    let refused = migrations.undo(&mut *connection, 0).await.unwrap_err();
     let sqlx::migrate::MigrateError::ExecuteMigration(sqlx::Error::Database(why), _) = &refused else {
         panic!("{refused:?}")
     };
@@ -137,7 +142,10 @@ async fn the_step_back_is_refused_with_a_reason() {
         .iter()
         .filter(|step| step.migration_type.is_down_migration())
     {
-        let refused = sqlx::raw_sql(back.sql.clone()).execute(pool).await.unwrap_err();
+        let refused = sqlx::raw_sql(back.sql.clone())
+            .execute(&mut *connection)
+            .await
+            .unwrap_err();
         let why = refused.as_database_error().unwrap();
         assert_eq!(why.code().as_deref(), Some("0A000"), "{}", back.description);
         let reason = format!("migration {} cannot be undone", back.version);

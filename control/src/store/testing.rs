@@ -63,7 +63,8 @@ pub(super) async fn plan(pool: &Pool, statement: &str) -> Vec<String> {
             } else {
                 format!("({values})")
             };
-            let mut connection = pool.acquire().await.unwrap();
+            let mut taken = pool.take().await.unwrap();
+            let connection = taken.connection().unwrap();
             // The tables of a test are so small that only this asks which index there is.
             let explain = format!(
                 "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off;
