@@ -33,6 +33,7 @@ mod rollout;
 mod rows;
 #[cfg(test)]
 mod schema_tests;
+mod search;
 mod signing;
 mod sqlite;
 mod statement;
@@ -63,13 +64,14 @@ pub(crate) use header::ExecutionHeader;
 pub(crate) use hooks::DeclaredBefore;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
-pub(crate) use list::{Detail, ListFilter, Targets};
+pub(crate) use list::{Detail, Targets};
 pub(crate) use news::News;
 pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord, Order};
 pub(crate) use outbox::Owed;
 pub(crate) use outputs::{KeptOutput, LateOutput};
 pub(crate) use retention::Settled;
 pub(crate) use rows::CorruptRow;
+pub(crate) use search::{Found, ListFilter};
 pub(crate) use signing::SigningKey;
 pub(crate) use sqlite::apart;
 pub(crate) use targets::TargetState;
@@ -105,6 +107,8 @@ pub(crate) enum Passing {
     Away,
     /// Its disk is full.
     NoRoom,
+    /// It was asked for more than it finds in the time that a question may take.
+    TooLong,
 }
 
 impl StoreError {

@@ -1,5 +1,5 @@
 //! A piece of the way between a control and PostgreSQL. It hands every message on, and loses some when it is told to:
-//! notifications, connections, and the answer to a commit.
+//! notifications, connections, and the answer to a commit, with a word or without.
 
 use std::{
     collections::HashMap,
@@ -33,6 +33,8 @@ pub enum Lost {
     Itself,
     /// The connection ends after the server has committed, and before the client hears of it.
     Answer,
+    /// The same, and the connection does not end: nothing comes on it any more, as when a machine loses its power.
+    EveryWord,
 }
 
 /// Which commit: the next one of a transaction that ran a statement with these words.
@@ -160,10 +162,10 @@ async fn relay(near: UnixStream, behind: PathBuf, orders: Arc<Orders>, mut cut: 
     // The end of either is the end of both.
     let both = async {
         greet(&mut near_in, &mut near_out, &mut far_in, &mut far_out).await?;
-        let only_the_end = AtomicBool::new(false);
+        let answer_lost = Mutex::new(None);
         tokio::select! {
-            ended = requests(&mut near_in, &mut far_out, &orders, &only_the_end) => ended,
-            ended = answers(&mut far_in, &mut near_out, &orders, &only_the_end) => ended,
+            ended = requests(&mut near_in, &mut far_out, &orders, &answer_lost) => ended,
+            ended = answers(&mut far_in, &mut near_out, &orders, &answer_lost) => ended,
         }
     };
     tokio::select! {
@@ -196,7 +198,7 @@ async fn requests(
     near: &mut (impl AsyncRead + Unpin),
     far: &mut (impl AsyncWrite + Unpin),
     orders: &Orders,
-    only_the_end: &AtomicBool,
+    answer_lost: &Mutex<Option<Lost>>,
 ) -> io::Result<()> {
     let mut statements: HashMap<Vec<u8>, String> = HashMap::new();
     let mut ran: Vec<String> = Vec::new();
@@ -223,7 +225,7 @@ async fn requests(
                     match doom(orders, &ran) {
                         None => {}
                         Some(Lost::Itself) => return Ok(()),
-                        Some(Lost::Answer) => only_the_end.store(true, Ordering::SeqCst),
+                        lost @ Some(Lost::Answer | Lost::EveryWord) => *lock(answer_lost) = lost,
                     }
                 } else {
                     ran.push(sql);
@@ -246,16 +248,18 @@ async fn answers(
     far: &mut (impl AsyncRead + Unpin),
     near: &mut (impl AsyncWrite + Unpin),
     orders: &Orders,
-    only_the_end: &AtomicBool,
+    answer_lost: &Mutex<Option<Lost>>,
 ) -> io::Result<()> {
     loop {
         let (kind, body) = message(far).await?;
-        if only_the_end.load(Ordering::SeqCst) {
+        let lost = *lock(answer_lost);
+        if let Some(lost) = lost {
             // ReadyForQuery: whatever was asked is done.
-            if kind == b'Z' {
-                return Ok(());
+            match lost {
+                Lost::EveryWord if kind == b'Z' => std::future::pending().await,
+                Lost::Itself | Lost::Answer if kind == b'Z' => return Ok(()),
+                Lost::Itself | Lost::Answer | Lost::EveryWord => continue,
             }
-            continue;
         }
         // NotificationResponse.
         if kind == b'A' {

@@ -249,6 +249,32 @@ async fn a_dispatch_whose_commit_was_ambiguous_is_told_truly_when_it_is_sent_aga
     check_invariants(&world, &world.operator).await;
 }
 
+/// A machine that loses its power says nothing to those who are connected, and nor does a wall that begins to swallow packets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_falls_silent_in_the_middle_of_a_commit_is_not_waited_for_without_end() {
+    let Some((world, relay)) = relayed().await else {
+        return;
+    };
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let body = on_node("ping", node.id);
+    relay.lose_commit_of("INSERT INTO action_execution_target", Lost::EveryWord);
+    // Longer than a client waits that gives nothing for lost.
+    let first = ask(&world.operator, "the-key", &body).timeout(Duration::from_secs(120));
+    let first = Answer::to(first).await.refused(503, "busy");
+    assert!(first.detail.contains("same Idempotency-Key"), "{first:?}");
+    let again = Answer::to(ask(&world.operator, "the-key", &body))
+        .await
+        .expect(201);
+    assert!(
+        again.headers.contains_key(IDEMPOTENT_REPLAY_HEADER),
+        "it was committed"
+    );
+    assert_eq!(world.database().count("action_execution"), 1);
+    let _ = world.operator.cancel(again.json::<Execution>().id).await;
+    check_invariants(&world, &world.operator).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_whose_commit_was_ambiguous_is_taken_once() {
     let Some((world, relay)) = relayed().await else {

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     authz,
     control::{Control, Shared},
-    store::{Detail, ListFilter, Targets},
+    store::{Detail, Found, ListFilter, Targets},
 };
 
 pub(super) fn parse_execution(raw: &str) -> Result<ExecutionId, ApiError> {
@@ -71,11 +71,16 @@ pub(super) async fn list(
         created,
         before,
     };
-    let rows = control
+    let Found { items, stopped } = control
         .store
         .executions(caller.project.id, &filter, limit + 1)
         .await?;
-    Ok(Json(list.page(rows, limit, |last| (last.created_at, last.id))))
+    let mut page = list.page(items, limit, |last| (last.created_at, last.id));
+    // It is not full, and there may be more all the same.
+    if let (None, Some(stopped)) = (&page.next_cursor, stopped) {
+        page.next_cursor = Some(list.seal(&stopped));
+    }
+    Ok(Json(page))
 }
 
 fn in_project<'a>(control: &'a Control, caller: &'a InProject, query: &impl Serialize) -> List<'a> {

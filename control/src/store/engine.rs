@@ -394,6 +394,8 @@ pub(super) fn passes(err: &sqlx::Error) -> Option<Passing> {
         "55P03" | "40001" | "40P01" | "5" => Some(Passing::NoTurn),
         // idle_in_transaction_session_timeout, and whatever ends or forbids a connection
         "25P03" | "57P01" | "57P02" | "57P03" => Some(Passing::Away),
+        // query_canceled, by its own limit
+        "57014" => Some(Passing::TooLong),
         // SQLITE_FULL; disk_full
         "13" | "53100" => Some(Passing::NoRoom),
         // Class 53: no memory, no connection left. Class 08: the connection.

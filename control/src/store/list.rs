@@ -1,37 +1,19 @@
-//! Executions as they are listed and looked at: pages that an index answers, and never a whole cohort at once.
+//! One execution as it is looked at: its targets and its timeline in pages, and never a whole cohort at once.
 
 use std::collections::{BTreeMap, HashMap};
 
 use muster_shared::{
     ids::{ExecutionId, NodeId, ProjectId},
-    selector::Selector,
     status::Status,
-    time::Timestamp,
     wire::{EXECUTION_TARGETS_MAX, Execution, ExecutionTarget, OutputRef, TimelineEvent},
 };
 
 use super::{
-    CorruptRow, ExecutionHeader, Store, StoreError, Tx,
+    CorruptRow, Store, StoreError, Tx,
     engine::Transaction,
-    header::HEADER_COLUMNS,
-    nodes::push_selector,
     rows::{Reader, Row},
     statement::{QueryBuilder, query},
 };
-
-#[derive(Default)]
-pub(crate) struct ListFilter<'a> {
-    pub(crate) status: Option<Status>,
-    pub(crate) action: Option<&'a str>,
-    /// Only those that have this node among their targets.
-    pub(crate) node: Option<NodeId>,
-    /// Only those that have a node with these labels, as they are now, among their targets.
-    pub(crate) selector: Option<&'a Selector>,
-    /// From the first instant on, and before the second.
-    pub(crate) created: (Option<Timestamp>, Option<Timestamp>),
-    /// Only executions before this one, newest first.
-    pub(crate) before: Option<(Timestamp, ExecutionId)>,
-}
 
 /// Which targets a read shows, and whether with the bytes of inline output.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,36 +39,6 @@ const PIECE: u32 = 250;
 type Snapshot = Transaction;
 
 impl Store {
-    /// A page of executions, newest first, without targets.
-    pub(crate) async fn executions(
-        &self,
-        project: ProjectId,
-        filter: &ListFilter<'_>,
-        limit: u32,
-    ) -> Result<Vec<Execution>, StoreError> {
-        let mut snapshot = self.read.snapshot().await?;
-        let rows = list_query(project, filter, limit)
-            .build()
-            .fetch_all(&mut snapshot)
-            .await?;
-        let headers = rows
-            .iter()
-            .map(ExecutionHeader::read)
-            .collect::<Result<Vec<_>, CorruptRow>>()?;
-        let ids: Vec<ExecutionId> = headers.iter().map(|header| header.id).collect();
-        let mut counts = target_counts(&mut snapshot, &ids).await?;
-        let mut rollouts = Self::rollouts_from(&mut snapshot, ids).await?;
-        snapshot.commit().await?;
-        Ok(headers
-            .into_iter()
-            .map(|header| {
-                let counts = counts.remove(&header.id).unwrap_or_default();
-                let rollout = rollouts.remove(&header.id);
-                header.into_wire(counts, Vec::new(), rollout)
-            })
-            .collect())
-    }
-
     /// One execution with the number of all its targets, and the first of them, [`EXECUTION_TARGETS_MAX`] at most.
     pub(crate) async fn execution(
         &self,
@@ -145,79 +97,6 @@ impl Store {
             })
             .collect()
     }
-}
-
-fn list_query(project: ProjectId, filter: &ListFilter<'_>, limit: u32) -> QueryBuilder {
-    let mut query = QueryBuilder::new("SELECT ");
-    query.push(HEADER_COLUMNS);
-    // What one node was asked is found from its side, however little that is of the project's history.
-    let (created, id) = if let Some(node) = filter.node {
-        query
-            .push(" FROM action_execution_target t JOIN action_execution e ON e.id = t.execution_id WHERE t.node_id = ")
-            .push_bind(node.uuid())
-            .push(" AND e.project_id = ")
-            .push_bind(project.uuid());
-        ("t.created_at", "t.execution_id")
-    } else {
-        query
-            .push(" FROM action_execution e WHERE e.project_id = ")
-            .push_bind(project.uuid());
-        ("e.created_at", "e.id")
-    };
-    if let Some(action) = filter.action {
-        query.push(" AND e.action_name = ").push_bind(action.to_owned());
-    }
-    if let Some(status) = filter.status {
-        push_header_status(&mut query, status);
-    }
-    if let Some(selector) = filter.selector {
-        query
-            .push(
-                " AND EXISTS (SELECT 1 FROM action_execution_target m WHERE m.execution_id = e.id
-                   AND m.node_id IN (SELECT node.id FROM node WHERE node.project_id = ",
-            )
-            .push_bind(project.uuid());
-        push_selector(&mut query, selector);
-        query.push("))");
-    }
-    let (from, to) = filter.created;
-    if let Some(from) = from {
-        query.push(" AND ").push(created).push(" >= ").push_bind(from);
-    }
-    if let Some(to) = to {
-        query.push(" AND ").push(created).push(" < ").push_bind(to);
-    }
-    if let Some((at, before)) = filter.before {
-        query.push(format!(" AND ({created}, {id}) < (")).push_bind(at);
-        query.push(", ").push_bind(before.uuid()).push(")");
-    }
-    query
-        .push(format!(" ORDER BY {created} DESC, {id} DESC LIMIT "))
-        .push_bind(i64::from(limit));
-    query
-}
-
-/// A settled status is a column; a live one is asked of the targets.
-fn push_header_status(query: &mut QueryBuilder, status: Status) {
-    const ANY: &str =
-        "EXISTS (SELECT 1 FROM action_execution_target s WHERE s.execution_id = e.id AND s.status ";
-    if status.is_terminal() {
-        query.push(" AND e.terminal_status = ").push_bind(status.as_str());
-        return;
-    }
-    query.push(" AND e.terminal_status IS NULL AND ");
-    match status {
-        Status::Pending => query.push("NOT ").push(ANY).push("<> 'pending')"),
-        Status::Ack => query
-            .push("NOT ")
-            .push(ANY)
-            .push("NOT IN ('pending', 'ack')) AND ")
-            .push(ANY)
-            .push("= 'ack')"),
-        Status::Started | Status::Succeeded | Status::Failed | Status::Cancelled | Status::Timeout => {
-            query.push(ANY).push("NOT IN ('pending', 'ack'))")
-        }
-    };
 }
 
 async fn targets_after(
@@ -369,7 +248,7 @@ async fn execution_from(
     )))
 }
 
-async fn target_counts(
+pub(super) async fn target_counts(
     snapshot: &mut Snapshot,
     executions: &[ExecutionId],
 ) -> Result<HashMap<ExecutionId, BTreeMap<Status, u64>>, StoreError> {

@@ -32,6 +32,7 @@ use crate::{
 };
 
 mod hostile;
+mod search;
 
 struct Fixture {
     control: Shared,

@@ -66,6 +66,9 @@ impl ApiError {
             Passing::NoRoom => {
                 "the disk of the database is full: nothing was stored; make room there, and try again"
             }
+            Passing::TooLong => {
+                "the database takes longer than 20 s for this; ask for less: a shorter time, or with other filters"
+            }
             Passing::Away => {
                 "the database is not there, or went away before it answered; try again, with the same Idempotency-Key"
             }
