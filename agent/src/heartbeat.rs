@@ -1,9 +1,6 @@
 //! The sign of life, and the measuring of the clock that comes with its answer.
 
-use std::{
-    io::Read as _,
-    time::{Duration, Instant},
-};
+use std::{io::Read as _, time::Duration};
 
 use muster_shared::{
     ids::{Digest, Digester},
@@ -159,10 +156,17 @@ impl Heart {
     }
 
     async fn once(&mut self, skewed: &mut bool) -> Result<HeartbeatResponse, CallError> {
-        let (asked_at, since) = (Timestamp::now(), Instant::now());
-        let answer = self.ask(asked_at).await?;
-        let offset_ms = clock::offset_ms(asked_at, since.elapsed(), answer.accepted_at);
-        self.clock.set_offset_ms(offset_ms);
+        let answer = loop {
+            let asked = clock::Moment::now();
+            let answer = self.ask(Timestamp::now()).await?;
+            if self
+                .clock
+                .answered(asked, clock::Moment::now(), answer.accepted_at)
+            {
+                break answer;
+            }
+        };
+        let offset_ms = self.clock.offset_ms(Timestamp::now());
         let is_skewed = Duration::from_millis(offset_ms.unsigned_abs()) > clock::SKEW_WARN;
         if is_skewed && !*skewed {
             log::warn!(offset_ms; "clock_skew: this node's clock is off; expiry is judged by control's");
