@@ -316,6 +316,7 @@ impl Runner {
                 NoHook::NotHeld(_) => "hook_not_started",
                 NoHook::Missing { .. } => "unknown_action",
                 NoHook::NoDirectory { .. }
+                | NoHook::Leftover { .. }
                 | NoHook::Symlink { .. }
                 | NoHook::NotRegular { .. }
                 | NoHook::Owner { .. }
