@@ -33,8 +33,7 @@ impl Session {
     pub(crate) fn recover_outputs(&mut self, rows: Vec<(Recorded, OwedOutput)>) -> Decision {
         let mut decision = Decision::default();
         for (row, output) in rows {
-            let lane = self.lane_of(&row.request);
-            self.bring_later(&Invocation::of(row, lane), output, &mut decision);
+            self.bring_later(&Invocation::of(row), output, &mut decision);
         }
         self.make_room(&mut decision);
         decision

@@ -9,7 +9,7 @@ use muster_shared::{
 use serde::{Deserialize, Serialize};
 
 use super::{OwedOutput, Recorded, Reported, Session, Stage};
-use crate::{hooks::affinity::Lane, outcome::Outcome};
+use crate::outcome::Outcome;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overview {
@@ -181,39 +181,5 @@ impl Session {
             }
         }
         overview
-    }
-
-    /// The same judgement by which [`Session::pump`] lets each of them wait.
-    fn queue(&self) -> Vec<Waiting> {
-        let all_slots_taken = self.running.len() >= self.running_max;
-        let mut ahead: Vec<(ExecutionId, &Lane)> =
-            self.running.iter().map(|(id, lane)| (*id, lane)).collect();
-        let mut queue = Vec::new();
-        for id in &self.waiting {
-            let Some(invocation) = self.invocations.get(id) else {
-                continue;
-            };
-            let behind = ahead
-                .iter()
-                .filter(|(_, other)| !invocation.lane.runs_beside(other))
-                .filter_map(|(other, lane)| {
-                    Some(Behind {
-                        execution_id: *other,
-                        action: self.invocations.get(other)?.request.action.clone(),
-                        affinity: invocation.lane.shared_with(lane),
-                    })
-                })
-                .collect();
-            queue.push(Waiting {
-                position: queue.len() + 1,
-                execution_id: *id,
-                action: invocation.request.action.clone(),
-                deadline: invocation.request.deadline(),
-                all_slots_taken,
-                behind,
-            });
-            ahead.push((*id, &invocation.lane));
-        }
-        queue
     }
 }
