@@ -12,6 +12,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use muster_shared::ids::{ExecutionId, NodeId};
@@ -28,6 +29,9 @@ use crate::{
     procfs,
     run_dir::{RunDir, Spec, Work},
 };
+
+/// How soon a supervisor is reaped again that was not there to be reaped yet.
+const REAP_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Launcher {
@@ -50,9 +54,15 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// It has ended, so this does not block; without it a zombie would stay.
-    pub(crate) fn reap(self) -> io::Result<()> {
-        self.child.map_or(Ok(()), |mut child| child.wait().map(drop))
+    /// It has ended; without this a zombie would stay. Nobody is held up should it not have.
+    pub(crate) async fn reap(self) -> io::Result<()> {
+        let Some(mut child) = self.child else {
+            return Ok(());
+        };
+        while child.try_wait()?.is_none() {
+            tokio::time::sleep(REAP_AGAIN).await;
+        }
+        Ok(())
     }
 }
 

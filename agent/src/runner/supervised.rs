@@ -17,15 +17,17 @@ use crate::{
     durable, launch,
     limits::Limits,
     outcome::{Ended, Outcome, cut},
-    readiness,
+    readiness::Life,
     run_as::RunAs,
-    run_dir::{Claim, DOWN_WITHIN, Found, Lost, RunDir, Spec, Work},
+    run_dir::{Claim, DOWN_WITHIN, Found, Lost, RunDir, Spec, Work, may_pass},
 };
 
 /// What is said of a supervisor that left no record and that this daemon saw end, or at least saw alive.
 const SEEN: &str = "supervisor_lost";
 /// The same of one that was gone when this daemon started.
 pub(crate) const MISSED: &str = "agent_restarted";
+/// How soon a run is looked at again that could not be looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What is kept of the last words of a supervisor.
 const COMPLAINT_BYTES_MAX: usize = 1024;
 
@@ -80,7 +82,7 @@ impl Runner {
                 if let Some(handle) = supervisor.handle.take() {
                     wait_for(&run, handle, stop_asked.clone()).await;
                 }
-                if let Err(err) = supervisor.reap() {
+                if let Err(err) = supervisor.reap().await {
                     log::warn!(execution_id:% = request.execution_id, action:% = request.action,
                         node_id:% = self.node, error:% = err; "A supervisor could not be reaped");
                 }
@@ -130,17 +132,33 @@ impl Runner {
         &self,
         execution: ExecutionId,
         attempt: u32,
-        supervisor: OwnedFd,
+        supervisor: Option<OwnedFd>,
         stop_asked: StopAsked,
     ) -> Outcome {
         let run = RunDir::of(&self.config().state_dir, execution, attempt);
-        wait_for(&run, supervisor, stop_asked.clone()).await;
+        if let Some(supervisor) = supervisor {
+            wait_for(&run, supervisor, stop_asked.clone()).await;
+        }
         self.result_of(run, &stop_asked).await
     }
 
+    /// Looks until something can be seen: no action is told as lost because this daemon could open nothing for a while.
     async fn examine(&self, run: &RunDir) -> std::io::Result<Found> {
-        let (run, boot_id) = (RunDir::at(run.path().to_owned()), self.boot_id.clone());
-        spawn_blocking(move || run.examine(&boot_id)).await?
+        let mut said = false;
+        loop {
+            let (dir, boot_id) = (RunDir::at(run.path().to_owned()), self.boot_id.clone());
+            let found = spawn_blocking(move || dir.examine(&boot_id)).await?;
+            let err = match found {
+                Err(err) if may_pass(&err) => err,
+                found => return found,
+            };
+            if !std::mem::replace(&mut said, true) {
+                let about = run.about();
+                log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+                    "What became of an action cannot be seen, and is looked for again");
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// An attempt that the journal has forgotten may run still, under the supervisor that has its claim. The one that was
@@ -228,21 +246,18 @@ fn complaint(run: &RunDir) -> Option<String> {
 
 /// Waits for the end of a supervisor, and asks it to end when told to.
 async fn wait_for(run: &RunDir, supervisor: OwnedFd, stop_asked: StopAsked) {
-    // A pidfd is readable once the process has ended; an error means the same to us.
-    let supervisor = match readiness::of(supervisor) {
-        Ok(supervisor) => supervisor,
-        Err(err) => {
-            let about = run.about();
-            return log::error!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
-                "A supervisor cannot be waited for");
-        }
-    };
+    let (supervisor, unwatched) = Life::of(supervisor);
+    if let Some(err) = unwatched {
+        let about = run.about();
+        log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
+            "The end of a supervisor will not be told, and is looked for");
+    }
     tokio::select! {
-        _ended = supervisor.readable() => return,
+        () = supervisor.is_over() => return,
         () = asked(stop_asked) => {}
     }
-    stop(run, supervisor.get_ref()).await;
-    drop(supervisor.readable().await);
+    stop(run, supervisor.handle()).await;
+    supervisor.is_over().await;
 }
 
 /// The claim decides: whoever takes it from the supervisor has kept the hook from starting, and a supervisor that holds it
