@@ -21,7 +21,8 @@ use crate::{
 const JOURNAL_RETRY: Duration = Duration::from_secs(2);
 
 impl Daemon {
-    /// Facts first. While the journal takes none, effects that depend on them wait.
+    /// Facts first. While the journal takes none, the effects of executions that wait for one wait too, and no others: what
+    /// needs no journal is answered all the same.
     pub(super) async fn perform(&mut self, decision: Decision) {
         // What is next in a report need not wait for the disk, when the last word was only that one was taken.
         let ahead = !decision.facts.is_empty() && decision.facts.iter().all(Fact::may_wait);
@@ -35,7 +36,9 @@ impl Daemon {
             // There may be room for the rest: what is new is the larger part, and all that its own limits keep out.
             if self.write_backlog().await.is_err() {
                 self.retry_at = Some(Instant::now() + JOURNAL_RETRY);
-                return self.stop_all_the_same();
+                self.stop_all_the_same();
+                let ready = self.backlog.take_ready();
+                return ready.into_iter().for_each(|effect| self.start(effect));
             }
         }
         self.retry_at = None;
