@@ -147,13 +147,13 @@ impl Daemon {
                     delivered,
                 }));
             }
-            Effect::Upload { errand, since } => {
+            Effect::Upload { errand, output } => {
                 let reporter = Arc::clone(&self.reporter);
                 let execution = errand.request.execution_id;
                 let (give_up, given_up) = watch::channel(false);
                 self.uploads.insert(execution, give_up);
                 self.work.spawn(async move {
-                    let unknown = reporter.bring_output_at_last(&errand, since, given_up).await;
+                    let unknown = reporter.bring_output_at_last(&errand, output, given_up).await;
                     Event::OutputSettled { execution, unknown }
                 });
             }

@@ -51,6 +51,13 @@ CREATE TABLE IF NOT EXISTS output_owed (
     since_ms     INTEGER NOT NULL
 ) STRICT;
 
+-- What control knows another end of, and takes no output of: it is kept here for as long as one that it wants.
+CREATE TABLE IF NOT EXISTS output_kept (
+    execution_id TEXT PRIMARY KEY,
+    bytes        INTEGER NOT NULL,
+    since_ms     INTEGER NOT NULL
+) STRICT;
+
 -- What control did not know when it was told: it was restored from a backup, or has pruned it.
 CREATE TABLE IF NOT EXISTS orphan (
     execution_id TEXT PRIMARY KEY,

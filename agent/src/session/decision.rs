@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, sync::Arc};
 use muster_shared::{
     ids::ExecutionId,
     status::{Passed, Status},
-    time::Timestamp,
     wire::ActionRequest,
 };
 
@@ -120,10 +119,10 @@ pub(crate) enum Effect {
         execution: ExecutionId,
     },
     Post(Errand),
-    /// Brings the output of an end that is told.
+    /// Brings the output of an end that is told, or keeps it where control does not want it.
     Upload {
         errand: Errand,
-        since: Timestamp,
+        output: OwedOutput,
     },
     /// There is no room for it any more.
     GiveUp {
@@ -162,6 +161,8 @@ pub(crate) struct Errand {
 
 #[cfg(test)]
 mod tests {
+    use muster_shared::time::Timestamp;
+
     use super::*;
 
     #[test]

@@ -67,6 +67,16 @@ pub(crate) struct Owed {
     pub(crate) execution_id: ExecutionId,
     pub(crate) bytes: u64,
     pub(crate) since: Timestamp,
+    #[serde(default)]
+    pub(crate) attempt: u32,
+    /// Otherwise control knows another end, and it is only kept here.
+    #[serde(default = "yes")]
+    pub(crate) wanted: bool,
+}
+
+/// What a daemon of an earlier release means that does not say it.
+const fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,11 +107,13 @@ impl Unknown {
 }
 
 impl Owed {
-    const fn of(execution_id: ExecutionId, output: OwedOutput) -> Self {
+    const fn of(execution_id: ExecutionId, attempt: u32, output: OwedOutput) -> Self {
         Self {
             execution_id,
             bytes: output.bytes,
             since: output.since,
+            attempt,
+            wanted: output.wanted,
         }
     }
 }
@@ -146,7 +158,8 @@ impl Overview {
                 Stage::Ended(outcome) => overview.untold.push(Untold::of(&row.request, outcome)),
             }
         }
-        let owed = |(row, output): &(Recorded, OwedOutput)| Owed::of(row.request.execution_id, *output);
+        let owed =
+            |(row, output): &(Recorded, OwedOutput)| Owed::of(row.request.execution_id, row.attempt, *output);
         overview.outputs_owed = outputs.iter().map(owed).collect();
         overview
     }
@@ -159,7 +172,9 @@ impl Session {
             outputs_owed: self
                 .outputs
                 .iter()
-                .map(|(execution, outstanding)| Owed::of(*execution, outstanding.output))
+                .map(|(execution, outstanding)| {
+                    Owed::of(*execution, outstanding.attempts, outstanding.output)
+                })
                 .collect(),
             ..Overview::default()
         };

@@ -2,7 +2,10 @@
 
 mod text;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use muster_shared::{ids::NodeId, time::Timestamp};
 use serde::Serialize;
@@ -38,6 +41,7 @@ struct Status {
     waiting: Vec<Waiting>,
     untold: Vec<Untold>,
     outputs_owed: Vec<Owed>,
+    outputs_kept: Vec<KeptHere>,
     unknown_to_control: Vec<Unknown>,
     journal: Option<JournalSize>,
 }
@@ -86,6 +90,14 @@ struct RunningHere {
     pid: Option<i32>,
     /// The systemd unit in which it runs.
     unit: Option<String>,
+}
+
+/// An output that control will not take, because it knows another end.
+#[derive(Serialize)]
+struct KeptHere {
+    #[serde(flatten)]
+    owed: Owed,
+    file: PathBuf,
 }
 
 pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
@@ -151,6 +163,11 @@ fn assemble(
         }
     };
     let here = |running: Running| found(state_dir, running);
+    let (owed, kept): (Vec<_>, Vec<_>) = overview.outputs_owed.into_iter().partition(|owed| owed.wanted);
+    let kept = kept.into_iter().map(|owed| KeptHere {
+        file: RunDir::of(state_dir, owed.execution_id, owed.attempt).output(),
+        owed,
+    });
     Ok(Status {
         daemon,
         node,
@@ -160,7 +177,8 @@ fn assemble(
         running: overview.running.into_iter().map(here).collect(),
         waiting: overview.waiting,
         untold: overview.untold,
-        outputs_owed: overview.outputs_owed,
+        outputs_owed: owed,
+        outputs_kept: kept.collect(),
         unknown_to_control: overview.unknown_to_control,
         journal: journal_size(state_dir),
     })

@@ -7,7 +7,7 @@ use muster_shared::{
     time::{Timestamp, span},
 };
 
-use super::{DaemonState, RunningHere, Status};
+use super::{DaemonState, KeptHere, RunningHere, Status};
 use crate::{
     link::Link,
     policy::Line,
@@ -58,6 +58,14 @@ pub(super) fn of(status: &Status, now: Timestamp) -> String {
             .map(|owed| owed_row(owed, now))
             .collect();
         parts.push(render::table(&["OUTPUT OWED", "SIZE", "SINCE"], &rows));
+    }
+    if !status.outputs_kept.is_empty() {
+        let rows: Vec<_> = status
+            .outputs_kept
+            .iter()
+            .map(|kept| kept_row(kept, now))
+            .collect();
+        parts.push(render::table(&["OUTPUT KEPT", "SIZE", "SINCE", "FILE"], &rows));
     }
     if !status.unknown_to_control.is_empty() {
         let rows: Vec<_> = status
@@ -121,6 +129,13 @@ fn head(status: &Status, now: Timestamp) -> Vec<(&'static str, String)> {
         "Outputs owed",
         format!("{} ({})", status.outputs_owed.len(), render::bytes(owed)),
     ));
+    if !status.outputs_kept.is_empty() {
+        let count = status.outputs_kept.len();
+        facts.push((
+            "Outputs kept",
+            format!("{count}; control knows another end of theirs and takes none"),
+        ));
+    }
     if !status.unknown_to_control.is_empty() {
         let count = status.unknown_to_control.len();
         facts.push((
@@ -206,6 +221,12 @@ fn owed_row(owed: &Owed, now: Timestamp) -> Vec<String> {
         render::bytes(owed.bytes),
         span(owed.since, now),
     ]
+}
+
+fn kept_row(kept: &KeptHere, now: Timestamp) -> Vec<String> {
+    let mut row = owed_row(&kept.owed, now);
+    row.push(kept.file.display().to_string());
+    row
 }
 
 fn waiting_row(waiting: &Waiting, down: bool, now: Timestamp) -> Vec<String> {
