@@ -20,6 +20,8 @@ pub(crate) const SKEW_WARN: Duration = Duration::from_secs(5);
 const UNMEASURED: i64 = i64::MIN;
 /// Time goes on while the machine sleeps, and timers may not, so none is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// A machine that slept for longer while control was asked has to ask again.
+const SLEPT_MS: i64 = 1000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
@@ -47,12 +49,29 @@ impl Clock {
         }
     }
 
-    pub(crate) fn set_offset_ms(&self, offset_ms: i64) {
-        let now = Timestamp::now().shifted(offset_ms);
-        let booted_ms = now.as_millis().saturating_sub(since_boot_ms());
+    /// Control answered a question with its time, about half a round trip after it was asked. The node's own clock has no
+    /// part in this: it may be set for the first time in between. Says whether the answer was any good.
+    pub(crate) fn answered(&self, asked: Moment, answered: Moment, accepted_at: Timestamp) -> bool {
+        let round_trip_ms = answered.since_boot_ms.saturating_sub(asked.since_boot_ms);
+        let awake_ms = answered.awake_ms.saturating_sub(asked.awake_ms);
+        if round_trip_ms.saturating_sub(awake_ms) > SLEPT_MS {
+            // On which side of the sleep control was asked, nobody knows.
+            return false;
+        }
+        self.set(asked.since_boot_ms.saturating_add(round_trip_ms / 2), accepted_at);
+        true
+    }
+
+    fn set(&self, since_boot_ms: i64, at: Timestamp) {
+        let booted_ms = at.as_millis().saturating_sub(since_boot_ms);
         self.booted_ms
             .store(booted_ms.max(UNMEASURED + 1), Ordering::Relaxed);
         self.known.send_replace(true);
+    }
+
+    /// Control's clock minus the node's own, whose present word is `own`. For whoever has to be told; nothing is judged by it.
+    pub(crate) fn offset_ms(&self, own: Timestamp) -> i64 {
+        self.now().as_millis().saturating_sub(own.as_millis())
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -85,16 +104,37 @@ impl Clock {
         let offset_ms = offset_ms(Timestamp::now(), Duration::ZERO, said);
         if Duration::from_millis(offset_ms.unsigned_abs()) > SKEW_WARN {
             log::warn!(offset_ms; "clock_skew: this node's clock is off, by the date of control's answer");
-            self.set_offset_ms(offset_ms);
+            self.set(since_boot_ms(), said);
         }
         // One that is nearly right is left as it is: a heartbeat measures it better.
         self.known.send_replace(true);
     }
 }
 
+/// An instant of this machine that no setting of its clock moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    since_boot_ms: i64,
+    /// Without the time spent asleep.
+    awake_ms: i64,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self {
+            awake_ms: millis(ClockId::Monotonic),
+            since_boot_ms: since_boot_ms(),
+        }
+    }
+}
+
 /// Time spent asleep included.
 fn since_boot_ms() -> i64 {
-    let since = clock_gettime(ClockId::Boottime);
+    millis(ClockId::Boottime)
+}
+
+fn millis(clock: ClockId) -> i64 {
+    let since = clock_gettime(clock);
     since
         .tv_sec
         .saturating_mul(1000)
@@ -123,11 +163,50 @@ mod tests {
         assert_eq!(offset_ms(at(601_000), Duration::ZERO, at(1_000)), -600_000);
     }
 
+    fn at(since_boot_ms: i64, awake_ms: i64) -> Moment {
+        Moment {
+            since_boot_ms,
+            awake_ms,
+        }
+    }
+
+    /// As if a heartbeat had just told it.
+    fn tell(clock: &Clock, offset_ms: i64) {
+        let now = Moment::now();
+        assert!(clock.answered(now, now, Timestamp::now().shifted(offset_ms)));
+    }
+
+    #[test]
+    fn a_step_of_the_nodes_clock_while_control_answers_leaves_controls_time_right() {
+        let (clock, hours_ms) = (Clock::default(), 8 * 3_600_000);
+        let asked = Moment::now();
+        let answered = at(asked.since_boot_ms + 200, asked.awake_ms + 200);
+        // The node's clock was eight hours slow when it asked, and is right when it hears.
+        let right = Timestamp::now();
+        let slow = right.shifted(-hours_ms);
+        assert!(clock.answered(asked, answered, right.shifted(100)));
+        let (said, minute) = (clock.now(), Duration::from_secs(60));
+        assert!(said >= right && said < right.plus(minute), "{right} {said}");
+        let (before, after) = (clock.offset_ms(slow), clock.offset_ms(Timestamp::now()));
+        assert!((hours_ms..hours_ms + 60_000).contains(&before), "{before}");
+        assert!(after.abs() < 60_000, "{after}");
+    }
+
+    #[test]
+    fn a_machine_that_slept_while_control_answered_has_learnt_nothing() {
+        let (clock, asked) = (Clock::default(), Moment::now());
+        let later = |slept_ms| at(asked.since_boot_ms + 50 + slept_ms, asked.awake_ms + 50);
+        assert!(!clock.answered(asked, later(SLEPT_MS + 1), Timestamp::from_millis(1)));
+        assert!(!clock.is_known());
+        assert!(clock.answered(asked, later(SLEPT_MS), Timestamp::from_millis(1)));
+        assert!(clock.is_known());
+    }
+
     #[test]
     fn a_measured_clock_goes_on_and_a_date_does_not_move_it() {
         let hours = Duration::from_secs(10 * 3600);
         let clock = Clock::default();
-        clock.set_offset_ms(36_000_000);
+        tell(&clock, 36_000_000);
         clock.estimate("Sun, 06 Nov 1994 08:49:37 GMT");
         let first = clock.now();
         assert!(first >= Timestamp::now().plus(hours).minus(Duration::from_secs(60)));
@@ -142,10 +221,10 @@ mod tests {
         assert!(!clock.is_known());
         assert!(tokio::time::timeout(wait, clock.reaches(hour_ago)).await.is_err());
         // Two hours fast, so that it has not come.
-        clock.set_offset_ms(-7_200_000);
+        tell(&clock, -7_200_000);
         assert!(clock.is_known());
         assert!(tokio::time::timeout(wait, clock.reaches(hour_ago)).await.is_err());
-        clock.set_offset_ms(0);
+        tell(&clock, 0);
         clock.reaches(hour_ago).await;
 
         let right = Clock::default();

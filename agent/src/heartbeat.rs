@@ -1,9 +1,6 @@
 //! The sign of life, and the measuring of the clock that comes with its answer.
 
-use std::{
-    io::Read as _,
-    time::{Duration, Instant},
-};
+use std::{io::Read as _, time::Duration};
 
 use muster_shared::{
     ids::{Digest, Digester},
@@ -19,7 +16,7 @@ use crate::{
     backoff::{self, Backoff},
     clock::{self, Clock},
     control::{CallError, Control},
-    declare::Poke,
+    declare::{Poke, Pokes},
     enroll::machine,
     eventloop::Event,
     exit,
@@ -67,7 +64,7 @@ pub(crate) struct Heart {
     pub(crate) binary: Binary,
     pub(crate) interval: Duration,
     pub(crate) backoff: backoff::Bounds,
-    pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) pokes: Pokes,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) keys: KeyFiles,
     pub(crate) signing: Keys,
@@ -96,8 +93,8 @@ impl Heart {
                 Ok(answer) => {
                     (failing, unauthorized) = (false, false);
                     backoff.reset();
-                    if answer.reconcile && self.pokes.send(Poke::Declare).await.is_err() {
-                        return;
+                    if answer.reconcile {
+                        self.pokes.poke(Poke::Declare);
                     }
                     if !answer.contested && !admitted {
                         admitted = true;
@@ -159,10 +156,17 @@ impl Heart {
     }
 
     async fn once(&mut self, skewed: &mut bool) -> Result<HeartbeatResponse, CallError> {
-        let (asked_at, since) = (Timestamp::now(), Instant::now());
-        let answer = self.ask(asked_at).await?;
-        let offset_ms = clock::offset_ms(asked_at, since.elapsed(), answer.accepted_at);
-        self.clock.set_offset_ms(offset_ms);
+        let answer = loop {
+            let asked = clock::Moment::now();
+            let answer = self.ask(Timestamp::now()).await?;
+            if self
+                .clock
+                .answered(asked, clock::Moment::now(), answer.accepted_at)
+            {
+                break answer;
+            }
+        };
+        let offset_ms = self.clock.offset_ms(Timestamp::now());
         let is_skewed = Duration::from_millis(offset_ms.unsigned_abs()) > clock::SKEW_WARN;
         if is_skewed && !*skewed {
             log::warn!(offset_ms; "clock_skew: this node's clock is off; expiry is judged by control's");

@@ -26,6 +26,32 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use hold::{Held, NotHeld};
 use manifest::{BadManifest, Manifest};
 
+/// How the names of files end that a package manager, an editor or an admin leaves beside the one that counts. They keep its
+/// mode, and none of the rules that name it.
+const LEFTOVERS: [&str; 21] = [
+    ".bak",
+    ".cfsaved",
+    ".disabled",
+    ".dpkg-bak",
+    ".dpkg-del",
+    ".dpkg-dist",
+    ".dpkg-new",
+    ".dpkg-old",
+    ".dpkg-tmp",
+    ".old",
+    ".orig",
+    ".rej",
+    ".rpmnew",
+    ".rpmorig",
+    ".rpmsave",
+    ".swo",
+    ".swp",
+    ".tmp",
+    ".ucf-dist",
+    ".ucf-new",
+    ".ucf-old",
+];
+
 /// How large the two files of a hook may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizesMax {
@@ -59,6 +85,11 @@ impl Digests {
 pub(crate) enum NoHook {
     #[error("the hooks directory {path} cannot be opened: {err}")]
     NoDirectory { path: PathBuf, err: io::Error },
+    #[error(
+        "{path} is what was left beside another file: no name of a hook ends in {suffix} (remove it, or give it another \
+         name)"
+    )]
+    Leftover { path: PathBuf, suffix: &'static str },
     #[error("{path} is a symbolic link: put the file itself into the hooks directory")]
     Symlink { path: PathBuf },
     #[error("{path} is not there")]
@@ -129,7 +160,8 @@ impl HookDir {
         Ok(Self { fd, path: owned })
     }
 
-    /// The names in it that could be hooks. Manifests, hidden files and editors' backups are none.
+    /// The names in it that could be hooks, and of those that only look so. Manifests, hidden files and editors' backups are
+    /// none.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -174,6 +206,15 @@ impl HookDir {
     }
 
     fn open_executable(&self, name: &ActionName) -> Result<File, NoHook> {
+        if let Some(suffix) = LEFTOVERS
+            .into_iter()
+            .find(|suffix| name.as_str().ends_with(suffix))
+        {
+            return Err(NoHook::Leftover {
+                path: self.path.join(name.as_str()),
+                suffix,
+            });
+        }
         let (source, stat) = self.open_regular(name.as_str())?;
         if stat.st_mode & 0o111 == 0 {
             return Err(NoHook::NotExecutable {
@@ -460,7 +501,31 @@ mod tests {
     }
 
     #[test]
-    fn manifests_and_leftovers_are_not_listed() {
+    fn what_is_left_beside_a_hook_is_none_whatever_left_it() {
+        for (name, suffix) in [
+            ("hook.dpkg-new", ".dpkg-new"),
+            ("hook.toml.dpkg-dist", ".dpkg-dist"),
+            ("hook.sh.rpmsave", ".rpmsave"),
+            ("hook.ucf-old", ".ucf-old"),
+            ("hook.bak", ".bak"),
+        ] {
+            let dir = dir_with(name, b"#!x", 0o755);
+            let text = pin(dir.path(), name).unwrap_err().to_string();
+            assert!(
+                text.contains(name) && text.contains(&format!("ends in {suffix} ")),
+                "{text}"
+            );
+            let hooks = HookDir::open(dir.path()).unwrap();
+            assert_eq!(hooks.names().unwrap(), [name], "it is told, with the reason");
+        }
+        for name in ["bak", "hook-old", "hook.backup", "old.sh"] {
+            let dir = dir_with(name, b"#!x", 0o755);
+            assert!(pin(dir.path(), name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn manifests_hidden_files_and_backups_are_not_listed() {
         let dir = dir_with("hook", b"#!x", 0o755);
         for other in ["hook.toml", ".hidden", "hook~"] {
             fs::write(dir.path().join(other), b"x").unwrap();

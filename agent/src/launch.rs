@@ -12,6 +12,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use muster_shared::ids::{ExecutionId, NodeId};
@@ -28,6 +29,9 @@ use crate::{
     procfs,
     run_dir::{RunDir, Spec, Work},
 };
+
+/// How soon a supervisor is reaped again that was not there to be reaped yet.
+const REAP_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Launcher {
@@ -50,9 +54,15 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// It has ended, so this does not block; without it a zombie would stay.
-    pub(crate) fn reap(self) -> io::Result<()> {
-        self.child.map_or(Ok(()), |mut child| child.wait().map(drop))
+    /// It has ended; without this a zombie would stay. Nobody is held up should it not have.
+    pub(crate) async fn reap(self) -> io::Result<()> {
+        let Some(mut child) = self.child else {
+            return Ok(());
+        };
+        while child.try_wait()?.is_none() {
+            tokio::time::sleep(REAP_AGAIN).await;
+        }
+        Ok(())
     }
 }
 
@@ -124,10 +134,14 @@ impl Launcher {
     ) -> io::Result<Supervisor> {
         let (dir, written) = (RunDir::at(run.path().to_owned()), spec.clone());
         let complaint = spawn_blocking(move || {
+            let earlier = dir.path().try_exists()?;
             dir.create()?;
             if let Err(err) = dir.write_spec(&written) {
-                // Nothing has been started that could need it, and on a full disk others do.
-                let _ = dir.remove();
+                // Nothing has been started that could need it, and on a full disk others do. But what lay there before is
+                // that of an attempt which the journal forgot: its claim says that the hook runs, or ran.
+                if !earlier {
+                    let _ = dir.remove();
+                }
                 return Err(err);
             }
             fs::File::create(dir.complaint())
@@ -246,5 +260,58 @@ fn end_survivors(spec: &Spec, group: Option<Cgroup>) {
     if killed > 0 {
         log::warn!(execution_id:% = execution, action:% = spec.action, node_id:% = spec.node_id, killed;
             "Killed what a hook had left behind its dead supervisor");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use muster_shared::{ids::Digest, time::Timestamp, wire::Parameters};
+
+    use super::*;
+    use crate::{
+        run_as::RunAs,
+        run_dir::{Claim, Found},
+    };
+
+    fn spec() -> Spec {
+        Spec {
+            execution_id: ExecutionId::mint(Timestamp::from_millis(0), [1; 10]),
+            node_id: NodeId::mint(Timestamp::from_millis(0), [2; 10]),
+            action: "test".parse().unwrap(),
+            parameters: Parameters::new(),
+            secret: BTreeSet::new(),
+            limit_ms: 1000,
+            stop_grace_ms: 500,
+            output_bytes_max: 4096,
+            boot_id: "now".into(),
+            remark: None,
+            run_as: RunAs::default(),
+            work: Work::Hook {
+                digest: Digest::of(b"x"),
+            },
+            unit: None,
+            limits: Limits::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_that_fails_leaves_the_claim_of_an_attempt_that_the_journal_forgot() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path().join("run"));
+        run.create().unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let supervisor = Claim::Supervisor {
+            pid,
+            started: procfs::stat(pid).unwrap().started,
+            boot_id: "now".into(),
+            cgroup: None,
+        };
+        assert!(run.take_claim(&supervisor).unwrap());
+        // No file can come into this place.
+        fs::create_dir(run.path().join("spec.json.tmp")).unwrap();
+        assert!(Launcher::Session.start(&run, &spec(), None).await.is_err());
+        assert!(matches!(run.examine("now").unwrap(), Found::Running(_)));
     }
 }

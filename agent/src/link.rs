@@ -19,7 +19,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) const fn not_yet(now: Timestamp) -> Self {
+    const fn not_yet(now: Timestamp) -> Self {
         Self {
             connected: false,
             since: now,

@@ -160,37 +160,25 @@ impl Outcome {
 
     /// A stop means a cancel where control had asked for one. Any other end came before the stop, and stays.
     pub(crate) fn of_cancelled(self) -> Self {
-        match self.ended {
-            Ended::Stopped { processes_killed } | Ended::CutOff { processes_killed } => Self {
-                ended: Ended::Cancelled { processes_killed },
-                ..self
-            },
-            Ended::Exited { .. }
-            | Ended::Signalled { .. }
-            | Ended::OutOfMemory { .. }
-            | Ended::TimedOut { .. }
-            | Ended::Cancelled { .. }
-            | Ended::CancelledWaiting
-            | Ended::Refused { .. }
-            | Ended::Broke { .. }
-            | Ended::Expired
-            | Ended::Withdrawn
-            | Ended::Lost { .. } => self,
-        }
+        self.if_stopped(|processes_killed| Ended::Cancelled { processes_killed })
     }
 
     /// A stop that was followed by a boot is one by the system, unless control had asked for it.
     pub(crate) fn before_boot(self) -> Self {
+        self.if_stopped(|processes_killed| Ended::CutOff { processes_killed })
+    }
+
+    /// Another word for a stop that nobody has claimed yet.
+    fn if_stopped(self, told: impl FnOnce(u32) -> Ended) -> Self {
         match self.ended {
-            Ended::Stopped { processes_killed } => Self {
-                ended: Ended::CutOff { processes_killed },
+            Ended::Stopped { processes_killed } | Ended::CutOff { processes_killed } => Self {
+                ended: told(processes_killed),
                 ..self
             },
             Ended::Exited { .. }
             | Ended::Signalled { .. }
             | Ended::OutOfMemory { .. }
             | Ended::TimedOut { .. }
-            | Ended::CutOff { .. }
             | Ended::Cancelled { .. }
             | Ended::CancelledWaiting
             | Ended::Refused { .. }
@@ -238,12 +226,12 @@ impl Outcome {
                 .map_or_else(String::new, |max| format!(" (pids_max {max})"));
             format!("too_many_processes: {forks_refused} time(s) it could start no further one{limit}")
         });
-        let remarks: Vec<String> = [self.remark, memory, pids].into_iter().flatten().collect();
-        Self {
+        let counted = Self {
             ended,
             output: self.output,
-            remark: (!remarks.is_empty()).then(|| remarks.join("; ")),
-        }
+            remark: self.remark,
+        };
+        counted.with_remark(memory).with_remark(pids)
     }
 }
 

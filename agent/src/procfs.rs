@@ -1,8 +1,11 @@
 //! What `/proc` says of processes: who they descend from, and which of two holders of one pid is meant.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, io};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stat {
@@ -14,7 +17,22 @@ pub(crate) struct Stat {
 }
 
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    look(pid).ok().flatten()
+}
+
+/// The same, where it matters whether there is none or whether nobody could look.
+pub(crate) fn look(pid: i32) -> io::Result<Option<Stat>> {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(line) => parse(&line).map(Some).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("/proc/{pid}/stat makes no sense: {line:?}"),
+            )
+        }),
+        // It may end while its file is open.
+        Err(err) if matches!(Errno::from_io_error(&err), Some(Errno::NOENT | Errno::SRCH)) => Ok(None),
+        Err(err) => Err(err),
+    }
 }
 
 /// The command name may hold spaces and parentheses, so fields are counted after the last closing one.

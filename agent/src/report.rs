@@ -36,7 +36,7 @@ use crate::{
     kick::Kicks,
     outcome::{Outcome, Output, cut},
     run_dir::RunDir,
-    session::{Delivered, Errand},
+    session::{Delivered, Errand, OwedOutput},
     unharmed::unharmed,
 };
 use post::{Post, Posted};
@@ -119,12 +119,12 @@ impl Reporter {
     pub(crate) async fn bring_output_at_last(
         &self,
         errand: &Errand,
-        since: Timestamp,
+        output: OwedOutput,
         given_up: watch::Receiver<bool>,
     ) -> bool {
         let mut backoff = Backoff::new(self.backoff);
         loop {
-            let brought = unharmed(self.bring_output(errand, since, given_up.clone())).await;
+            let brought = unharmed(self.bring_output(errand, output, given_up.clone())).await;
             if let Some(unknown) = brought {
                 return unknown;
             }
@@ -255,24 +255,29 @@ impl Reporter {
     async fn bring_output(
         &self,
         errand: &Errand,
-        since: Timestamp,
-        mut given_up: watch::Receiver<bool>,
+        output: OwedOutput,
+        given_up: watch::Receiver<bool>,
     ) -> bool {
         let Some(outcome) = &errand.outcome else {
             return false;
         };
+        if !output.wanted {
+            self.keep(errand, output, given_up).await;
+            return false;
+        }
         let end = outcome.callback();
         let why = match self.delivery(errand, outcome).await {
             Delivery::File(upload) => {
                 tokio::select! {
                     ended = self.keep_trying(errand, &end, &upload) => match ended {
+                        Ok(Delivered::Settled) => {
+                            self.keep(errand, output, given_up).await;
+                            return false;
+                        }
                         Ok(delivered) => return delivered == Delivered::Unknown,
                         Err(lost) => lost,
                     },
-                    () = self.kept_long_enough(since) => "it was kept here for as long as output_keep_days says".to_owned(),
-                    _ = given_up.wait_for(|given_up| *given_up) => {
-                        "it made room for newer ones (output_spool_bytes_max, output_spool_count_max)".to_owned()
-                    }
+                    why = self.kept_long_enough(output.since, given_up.clone()) => why.to_owned(),
                 }
             }
             Delivery::Lost(why) => why,
@@ -286,13 +291,28 @@ impl Reporter {
         false
     }
 
-    /// By the present setting, and by control's clock.
-    async fn kept_long_enough(&self, since: Timestamp) {
+    /// Of an end that control knows otherwise. It takes nothing of that, so the file is for whoever looks here.
+    async fn keep(&self, errand: &Errand, output: OwedOutput, given_up: watch::Receiver<bool>) {
+        let file = RunDir::of(&self.state_dir, errand.request.execution_id, errand.attempt).output();
+        log::warn!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id,
+            file:% = file.display(); "Control takes no output of an end that came late; it is kept here for a while");
+        let why = self.kept_long_enough(output.since, given_up).await;
+        log::info!(execution_id:% = errand.request.execution_id, action:% = errand.request.action, node_id:% = errand.request.node_id;
+            "An output that control did not take is removed: {why}");
+    }
+
+    /// By the present setting, and by control's clock. Answers why it goes.
+    async fn kept_long_enough(&self, since: Timestamp, mut given_up: watch::Receiver<bool>) -> &'static str {
         let mut settings = self.settings.clone();
         loop {
             let keep_until = since.plus(settings.borrow_and_update().limits.output_keep);
             tokio::select! {
-                () = self.clock.reaches(keep_until) => return,
+                () = self.clock.reaches(keep_until) => {
+                    return "it was kept here for as long as output_keep_days says";
+                }
+                _ = given_up.wait_for(|given_up| *given_up) => {
+                    return "it made room for newer ones (output_spool_bytes_max, output_spool_count_max)";
+                }
                 Ok(()) = settings.changed() => {}
             }
         }

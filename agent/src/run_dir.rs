@@ -19,7 +19,7 @@ use muster_shared::{ids::ExecutionId, time::Timestamp, wire::Parameters};
 use serde::{Deserialize, Serialize};
 
 use crate::{durable, effect, outcome::Outcome};
-pub(crate) use examine::{DOWN_WITHIN, Found, Lost};
+pub(crate) use examine::{DOWN_WITHIN, Found, Lost, may_pass};
 pub(crate) use spec::{Spec, Work};
 
 /// Who owns the attempt.

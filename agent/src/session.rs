@@ -11,11 +11,9 @@ pub(crate) mod overview;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_shared::{
     ids::ExecutionId,
@@ -35,29 +33,17 @@ use invocation::Invocation;
 pub(crate) use invocation::{Reported, Stage};
 use outputs::Outstanding;
 pub(crate) use outputs::{OutputBounds, OwedOutput};
-use queue::{Crowded, Place};
+use queue::Crowded;
+use turns::Turns;
 
 /// What the journal could not take and what control has not heard of yet: only memory holds it, so there is a bound.
 const UNTAKEN_MAX: usize = 256;
 
 pub(crate) struct Session {
-    running_max: usize,
-    queue_max: usize,
     invocations: BTreeMap<ExecutionId, Invocation>,
-    /// Taken and not started, in the order of arrival.
-    waiting: VecDeque<ExecutionId>,
-    running: BTreeMap<ExecutionId, Lane>,
-    /// Whether what waits comes from before a restart, and control has not shown yet that it takes this daemon for the
-    /// node's own. Until then nothing is started: this may be a copy, and what waits here be another's. Nor does anything
-    /// expire: control has not said yet what time it is, and the node's clock may be hours off. A daemon that never gets
-    /// there keeps what waits, and starts none of it.
-    unproven: bool,
+    turns: Turns,
     /// What each hook may run beside, as its manifest says.
     lanes: BTreeMap<String, Lane>,
-    /// Of what waits and what runs.
-    turns: BTreeMap<ExecutionId, u64>,
-    /// The highest turn that anything was started in.
-    present_turn: u64,
     /// Ends that are told, and whose output is still to be brought.
     outputs: BTreeMap<ExecutionId, Outstanding>,
     output_bounds: OutputBounds,
@@ -75,17 +61,11 @@ pub(crate) fn lane_of(kind: ActionKind, action: &str, hooks: &BTreeMap<String, L
 impl Session {
     pub(crate) const fn new(running_max: usize, queue_max: usize, output_bounds: OutputBounds) -> Self {
         Self {
-            running_max,
-            queue_max,
+            invocations: BTreeMap::new(),
+            turns: Turns::new(running_max, queue_max),
+            lanes: BTreeMap::new(),
             outputs: BTreeMap::new(),
             output_bounds,
-            invocations: BTreeMap::new(),
-            waiting: VecDeque::new(),
-            running: BTreeMap::new(),
-            unproven: false,
-            lanes: BTreeMap::new(),
-            turns: BTreeMap::new(),
-            present_turn: 0,
         }
     }
 
@@ -96,12 +76,11 @@ impl Session {
         for (row, past) in rows {
             let id = row.request.execution_id;
             let lane = self.lane_of(&row.request);
-            let mut invocation = Invocation::of(row, lane.clone());
+            let mut invocation = Invocation::of(row);
             match (&invocation.stage, past) {
                 (Stage::Ended(_), _) => {}
                 (Stage::Started, Some(Past::Running)) => {
-                    self.turns.insert(id, self.turn_of(&lane));
-                    self.running.insert(id, lane);
+                    self.turns.go_on(id, lane);
                     if invocation.cancel_asked {
                         decision.effects.push(Effect::Stop { execution: id });
                     }
@@ -116,14 +95,13 @@ impl Session {
                 }
                 (Stage::Started, Some(Past::NeverRan) | None) | (Stage::Taken, _) => {
                     invocation.stage = Stage::Taken;
-                    self.turns.insert(id, self.turn_of(&lane));
-                    self.waiting.push_back(id);
-                    self.unproven = true;
+                    self.turns.arrive(id, lane);
+                    self.turns.unproven = true;
                 }
             }
             let cancel = invocation.cancel_asked;
             self.invocations.insert(id, invocation);
-            if cancel && self.waiting.contains(&id) {
+            if cancel && self.turns.waits(id) {
                 self.ended(id, Outcome::of(Ended::CancelledWaiting), &mut decision);
             }
             ids.push(id);
@@ -139,7 +117,7 @@ impl Session {
     }
 
     pub(crate) fn set_limits(&mut self, running_max: usize, queue_max: usize, outputs: OutputBounds) {
-        (self.running_max, self.queue_max) = (running_max, queue_max);
+        self.turns.set_limits(running_max, queue_max);
         self.output_bounds = outputs;
     }
 
@@ -168,19 +146,8 @@ impl Session {
         }
     }
 
-    /// When to look again although nothing has happened.
-    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
-        if self.unproven {
-            return None;
-        }
-        self.waiting
-            .iter()
-            .filter_map(|id| Some(self.invocations.get(id)?.request.deadline()))
-            .min()
-    }
-
     pub(crate) fn running(&self) -> usize {
-        self.running.len()
+        self.turns.running()
     }
 
     pub(crate) fn handle(&mut self, input: Input, now: Timestamp) -> Decision {
@@ -193,7 +160,7 @@ impl Session {
                 denied,
             } => {
                 // Whom control sends work, it takes for the node's own.
-                self.unproven = false;
+                self.turns.unproven = false;
                 self.requested(request, recorded, (cancelled, denied), now, &mut decision);
             }
             Input::CancelAsked { execution, settled } => {
@@ -214,7 +181,7 @@ impl Session {
             }
             Input::OutputSettled { execution, unknown } => self.brought(execution, unknown, &mut decision),
             Input::TellAgain(row) => self.tell_end_again(*row, &mut decision),
-            Input::Admitted => self.unproven = false,
+            Input::Admitted => self.turns.unproven = false,
             Input::Woken => {}
         }
         self.pump(now, &mut decision);
@@ -231,10 +198,7 @@ impl Session {
     ) {
         let id = request.execution_id;
         if let Some(row) = recorded {
-            let lane = self.lane_of(&row.request);
-            self.invocations
-                .entry(id)
-                .or_insert_with(|| Invocation::of(*row, lane));
+            self.invocations.entry(id).or_insert_with(|| Invocation::of(*row));
         }
         if self.invocations.contains_key(&id) {
             return self.tell_again(id, decision);
@@ -242,31 +206,11 @@ impl Session {
         let lane = self.lane_of(&request);
         let request: Arc<ActionRequest> = Arc::from(request);
         decision.facts.push(Fact::Taken(Arc::clone(&request)));
-        let invocation = Invocation {
-            request,
-            lane: lane.clone(),
-            attempt: 0,
-            stage: Stage::Taken,
-            reported: Reported::Nothing,
-            posting: false,
-            cancel_asked: cancelled,
-            running_since: None,
-            volatile: false,
-            led: false,
-        };
         // Those before it that have expired are in nobody's way.
         self.pump(now, decision);
-        let room = queue::room_for(
-            &lane,
-            &self
-                .places(self.waiting.iter().copied())
-                .iter()
-                .collect::<Vec<_>>(),
-            self.queue_max,
-        );
-        self.turns.insert(id, self.turn_of(&lane));
-        self.invocations.insert(id, invocation);
-        self.waiting.push_back(id);
+        let room = self.turns.room_for(&lane);
+        self.turns.arrive(id, lane);
+        self.invocations.insert(id, Invocation::new(request, cancelled));
         if cancelled {
             return self.ended(id, Outcome::of(Ended::CancelledWaiting), decision);
         }
@@ -275,7 +219,7 @@ impl Session {
         }
         self.pump(now, decision);
         match room {
-            Err(crowded) if self.waiting.back() == Some(&id) => {
+            Err(crowded) if self.turns.waits(id) => {
                 let why = match crowded {
                     Crowded::Queue(many) => format!("{many} invocations wait already (queue_max)"),
                     Crowded::Line(many) => {
@@ -286,21 +230,6 @@ impl Session {
             }
             Ok(()) | Err(_) => self.post(id, decision),
         }
-    }
-
-    fn turn_of(&self, lane: &Lane) -> u64 {
-        let running = self.running.keys().copied();
-        let others = self.places(running.chain(self.waiting.iter().copied()));
-        queue::turn_of(lane, others.iter(), self.present_turn)
-    }
-
-    fn places(&self, ids: impl IntoIterator<Item = ExecutionId>) -> Vec<Place<Lane>> {
-        let place = |id: ExecutionId| {
-            let turn = self.turns.get(&id).copied().unwrap_or_default();
-            let lane = self.invocations.get(&id)?.lane.clone();
-            Some(Place { lane, turn })
-        };
-        ids.into_iter().filter_map(place).collect()
     }
 
     /// Control asks for what it should have been told: it lost the news, or they have crossed.
@@ -327,8 +256,7 @@ impl Session {
         if self.knows(execution) || !matches!(row.stage, Stage::Ended(_)) {
             return;
         }
-        let lane = self.lane_of(&row.request);
-        let mut invocation = Invocation::of(row, lane);
+        let mut invocation = Invocation::of(row);
         let reported = Reported::Started;
         invocation.reported = reported;
         decision.facts.push(Fact::Reported { execution, reported });
@@ -342,7 +270,7 @@ impl Session {
         if held >= UNTAKEN_MAX {
             // Control asks again.
             self.invocations.remove(&id);
-            self.forget_turn(id);
+            self.turns.leave(id);
             return;
         }
         let Some(invocation) = self.invocations.get_mut(&id) else {
@@ -396,7 +324,7 @@ impl Session {
             return;
         };
         if matches!(invocation.stage, Stage::Ended(_)) {
-            return self.forget_turn(id);
+            return self.turns.leave(id);
         }
         let outcome = invocation.judged(outcome);
         if !invocation.volatile {
@@ -406,14 +334,8 @@ impl Session {
             });
         }
         invocation.stage = Stage::Ended(outcome);
-        self.forget_turn(id);
+        self.turns.leave(id);
         self.post(id, decision);
-    }
-
-    fn forget_turn(&mut self, id: ExecutionId) {
-        self.running.remove(&id);
-        self.waiting.retain(|waiting| *waiting != id);
-        self.turns.remove(&id);
     }
 
     fn delivered(
@@ -466,52 +388,6 @@ impl Session {
             }
             self.post(id, decision);
         }
-    }
-
-    /// Ends what waited too long, then starts what may start: beside everything that runs, and past nothing that has
-    /// waited longer for the same.
-    fn pump(&mut self, now: Timestamp, decision: &mut Decision) {
-        if self.unproven {
-            return;
-        }
-        for id in self.waiting.clone() {
-            let late = self
-                .invocations
-                .get(&id)
-                .is_some_and(|waiting| waiting.request.deadline() <= now);
-            if late {
-                self.ended(id, Outcome::of(Ended::Expired), decision);
-            }
-        }
-        while let Some(id) = self.next_in_turn() {
-            let Some(invocation) = self.invocations.get_mut(&id) else {
-                return;
-            };
-            let lane = invocation.lane.clone();
-            invocation.attempt += 1;
-            invocation.stage = Stage::Started;
-            invocation.running_since = Some(now);
-            if !invocation.volatile {
-                decision.facts.push(Fact::Started {
-                    execution: id,
-                    attempt: invocation.attempt,
-                });
-            }
-            decision.effects.push(start(invocation));
-            self.running.insert(id, lane);
-            self.waiting.retain(|waiting| *waiting != id);
-            let turn = self.turns.get(&id).copied().unwrap_or_default();
-            self.present_turn = self.present_turn.max(turn);
-            self.post(id, decision);
-        }
-    }
-
-    fn next_in_turn(&self) -> Option<ExecutionId> {
-        let waiting = self.places(self.waiting.iter().copied());
-        let running = self.places(self.running.keys().copied());
-        let (waiting, running): (Vec<_>, Vec<_>) = (waiting.iter().collect(), running.iter().collect());
-        let at = queue::next(&waiting, &running, self.running_max)?;
-        self.waiting.get(at).copied()
     }
 
     /// One callback at a time per invocation: their order is their meaning.

@@ -48,10 +48,6 @@ pub enum Mover {
     Control,
 }
 
-impl Mover {
-    pub const ALL: [Self; 2] = [Self::Node, Self::Control];
-}
-
 /// What a reported status does to an invocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -146,13 +142,6 @@ impl Status {
             at = next;
         }
         Ok(Step::Move)
-    }
-
-    /// The statuses from which `by` may take an invocation to `self`: the guard of the compare-and-set.
-    pub fn predecessors(self, by: Mover) -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(move |from| from.advance(self, by) == Ok(Step::Move))
     }
 
     #[must_use]
@@ -289,23 +278,6 @@ mod tests {
     fn control_only_ends_what_lives_and_never_says_how_an_action_went() {
         let ends = |to| Status::LIVE.map(|from| (from, to));
         check_every_pair(Mover::Control, &[ends(Timeout), ends(Cancelled)].concat());
-    }
-
-    #[test]
-    fn predecessors_guard_the_compare_and_set() {
-        for by in Mover::ALL {
-            assert_eq!(
-                Timeout.predecessors(by).collect::<Vec<_>>(),
-                [Pending, Ack, Started]
-            );
-            assert_eq!(Pending.predecessors(by).count(), 0);
-        }
-        assert_eq!(Succeeded.predecessors(Mover::Node).collect::<Vec<_>>(), [Started]);
-        assert_eq!(Cancelled.predecessors(Mover::Node).collect::<Vec<_>>(), [Started]);
-        assert_eq!(
-            Cancelled.predecessors(Mover::Control).collect::<Vec<_>>(),
-            [Pending, Ack, Started]
-        );
     }
 
     #[test]

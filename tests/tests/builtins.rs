@@ -498,6 +498,59 @@ async fn an_installation_outlives_its_daemon_and_is_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_installation_waits_for_no_daemon_that_it_started_and_a_cancelled_one_tells_what_it_did() {
+    let world = World::new().await;
+    let root = PackageRoot::new(world.dir());
+    root.publish("story-one", "1");
+    root.publish("story-two", "2");
+    // It has the output of apt for its own, as what a maintainer script starts has.
+    root.configure("DPkg::Post-Invoke { \"sleep 3600 &\"; };");
+    let mut node = world
+        .node("n")
+        .config("stop_grace_seconds = 60\n")
+        .enrolled()
+        .await;
+    root.give_to(&mut node);
+    node.start().await;
+    let (ended, _) = ask(&world, "packages.refresh", node.id, json!({})).await;
+    assert_eq!(ended.status, Status::Succeeded, "{ended:?}");
+    let (ended, done) = ask(
+        &world,
+        "packages.install",
+        node.id,
+        json!({"packages": "story-one"}),
+    )
+    .await;
+    assert_eq!(
+        (ended.status, &done["installed"][0]["name"]),
+        (Status::Succeeded, &json!("story-one")),
+        "{ended:?}"
+    );
+
+    let began = world.dir().join("began");
+    root.configure(&format!(
+        "DPkg::Post-Invoke {{ \"echo began > {}; exec sleep 3600\"; }};",
+        began.display()
+    ));
+    let dispatched = world
+        .dispatch(with(
+            "packages.install",
+            node.id,
+            json!({"packages": "story-two"}),
+        ))
+        .await;
+    until("apt has installed it", async || began.exists().then_some(())).await;
+    let _ = world.operator.cancel(dispatched.id).await;
+    let cancelled = world.settled(dispatched.id).await;
+    let (ended, done) = told(&world, &cancelled, node.id).await;
+    assert_eq!(
+        (ended.status, &done["installed"][0]["name"]),
+        (Status::Cancelled, &json!("story-two")),
+        "{ended:?} {done}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_lock_of_another_package_manager_is_waited_for_as_long_as_asked() {
     let world = World::new().await;
     let root = PackageRoot::new(world.dir());

@@ -11,7 +11,7 @@ use std::{
 use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
 use muster_tests::{
     prelude::*,
-    world::{on_node, target},
+    world::{PATIENT, on_node, target},
 };
 
 /// Set to `skip` where no file system may be mounted, to leave these stories out.
@@ -177,6 +177,44 @@ async fn on_a_full_disk_builtins_answer_hooks_say_why_not_and_room_heals_it() {
     give_back(&mut node);
     let ran = world.run(on_node("mark", node.id)).await;
     assert_eq!(ran.status, Status::Succeeded, "{ran:#?}\n{}", node.log());
+    sound(&mut node);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_what_needs_no_journal_waits_for_nothing_that_does() {
+    if left_out() {
+        return;
+    }
+    let world = World::new().await;
+    let mut node = world
+        .node("n")
+        .config("stop_grace_seconds = 1\n")
+        .hook("patient", PATIENT)
+        .start()
+        .await;
+    assert!(node.stop().await.success());
+    start_on(&mut node, "4m", "").await;
+    let patient = world.dispatch(on_node("patient", node.id)).await;
+    // That control has heard of it is still to be written down.
+    until("the hook runs", async || {
+        let now = world.operator.execution(patient.id).await;
+        (target(&now, node.id).status == Status::Started && !node.trace("ran").is_empty()).then_some(())
+    })
+    .await;
+    fill(&mut node, 0);
+    for builtin in ["ping", "facts", "ping"] {
+        let mut dispatch = on_node(builtin, node.id);
+        dispatch["timeout_seconds"] = json!(20);
+        let ran = world.run(dispatch).await;
+        assert_eq!(ran.status, Status::Succeeded, "{ran:#?}\n{}", node.log());
+    }
+    let now = world.operator.execution(patient.id).await;
+    assert_eq!(target(&now, node.id).status, Status::Started, "{now:#?}");
+
+    give_back(&mut node);
+    let _ = world.operator.cancel(patient.id).await;
+    let ended = world.settled(patient.id).await;
+    assert_eq!(ended.status, Status::Cancelled, "{ended:#?}\n{}", node.log());
     sound(&mut node);
 }
 

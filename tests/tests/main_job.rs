@@ -306,6 +306,40 @@ async fn a_timeout_ends_the_whole_tree_and_nothing_waits_for_open_pipes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hook_whose_output_a_stranger_holds_and_fills_is_told_as_it_ended() {
+    let world = World::new().await;
+    let script = "#!/bin/sh\necho first\necho $$ > @DIR@/pid\nwhile ! [ -e @DIR@/held ]; do sleep 0.05; done\nexit 3\n";
+    let node = world
+        .node("n")
+        .config("output_bytes_max = 65536\n")
+        .hook("held", script)
+        .start()
+        .await;
+    let sent = world.dispatch(on_node("held", node.id)).await;
+    let pid = until("the hook runs", async || {
+        let said = std::fs::read_to_string(node.dir.join("pid")).ok()?;
+        said.ends_with('\n').then(|| said.trim().to_owned())
+    })
+    .await;
+    // As with a program that a service manager started for the hook, with its output: no process below the supervisor.
+    let pipe = std::fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{pid}/fd/1"))
+        .expect("the hook has an output");
+    let mut stranger = std::process::Command::new("yes")
+        .stdout(pipe)
+        .spawn()
+        .expect("there is a yes");
+    std::fs::write(node.dir.join("held"), "").expect("the directory is the story's own");
+    let settled = world.settled(sent.id).await;
+    // It lived as long as somebody read.
+    assert!(!stranger.wait().expect("it was started here").success());
+    assert_eq!(target(&settled, node.id).exit_code, Some(3), "{settled:#?}");
+    let kept = world.operator.output(sent.id, node.id).await;
+    assert!(kept.starts_with(b"first\n"), "{} bytes", kept.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_off_runs_what_it_missed_once_even_across_a_restart_of_control() {
     let mut world = World::new().await;
     let mut node = world.node("n").hook("name", ECHO_NAME).start().await;

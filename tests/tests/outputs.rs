@@ -182,6 +182,61 @@ async fn an_output_that_is_given_up_is_said_to_be() {
 }
 
 /// An invocation that has started, as a bare node has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_output_of_an_end_that_came_too_late_is_kept_on_the_node_for_a_while() {
+    let world = World::new().await;
+    let script = "#!/bin/sh\necho begun >> @DIR@/ran\nwhile ! [ -e @DIR@/go ]; do sleep 0.05; done\n\
+                  head -c 300000 /dev/urandom > @DIR@/made\ncat @DIR@/made\n";
+    let mut node = world.node("n").config(EAGER).hook("long", script).start().await;
+    let mut dispatch = on_node("long", node.id);
+    dispatch["timeout_seconds"] = json!(5);
+    let sent = world.dispatch(dispatch).await;
+    until("the hook runs", async || {
+        (!node.trace("ran").is_empty()).then_some(())
+    })
+    .await;
+    node.kill9();
+    std::fs::write(node.dir.join("go"), "").expect("the directory is the story's own");
+    // It ended well and in time, and nobody could say so before control had given it up.
+    let settled = world.settled(sent.id).await;
+    assert_eq!(settled.status, Status::Timeout, "{settled:#?}");
+    node.start().await;
+    until("the node has said that it keeps it", async || {
+        node.log()
+            .contains("Control takes no output of an end that came late")
+            .then_some(())
+    })
+    .await;
+
+    let kept_file = async |node: &Node| {
+        let status = node.tool(&["status", "-o", "json"]).await.expect(0).json();
+        assert_eq!(status["outputs_owed"], json!([]), "{status}");
+        let kept = &status["outputs_kept"][0];
+        assert_eq!(kept["execution_id"], json!(sent.id), "{status}");
+        kept["file"].as_str().expect("it has a name").to_owned()
+    };
+    let file = kept_file(&node).await;
+    let whole = std::fs::read(&file).expect("it is there");
+    assert!(whole == made(&node), "{} bytes", whole.len());
+    let shown = node.tool(&["status"]).await.expect(0).stdout;
+    assert!(shown.contains("OUTPUT KEPT") && shown.contains(&file), "{shown}");
+    let now = world.operator.execution(sent.id).await;
+    assert_eq!(
+        (now.status, target(&now, node.id).output_bytes),
+        (Status::Timeout, None)
+    );
+
+    // A restart takes it up, and a time that is over ends it.
+    node.restart().await;
+    assert_eq!(kept_file(&node).await, file);
+    node.drop_in("keep.toml", "output_keep_days = 0\n");
+    node.restart().await;
+    until("the node keeps nothing of it", async || {
+        (runs(&node) == 0).then_some(())
+    })
+    .await;
+}
+
 async fn started(world: &World, node: &BareNode) -> ActionRequest {
     node.declare(&[]).await;
     let _ = world.dispatch(on_node("ping", node.id)).await;

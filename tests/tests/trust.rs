@@ -407,6 +407,49 @@ async fn a_hook_that_nobody_may_execute_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_package_manager_left_beside_a_hook_is_refused_and_said_to_be_that() {
+    let control = FakeControl::new().await;
+    let left = ["count.dpkg-dist", "count.rpmsave", "count.bak"];
+    let node = control
+        .start_node(|node| {
+            for name in left.into_iter().chain(["count"]) {
+                node.install_hook(name, COUNT);
+            }
+        })
+        .await;
+    let manifest = control.manifests().pop().expect("it declared itself");
+    let declared: Vec<&str> = manifest
+        .declared_hooks
+        .iter()
+        .map(|hook| hook.name.as_str())
+        .collect();
+    assert_eq!(declared, ["count"]);
+    let mut refused: Vec<&str> = manifest
+        .refused_hooks
+        .iter()
+        .filter(|refused| refused.why.contains("left beside"))
+        .map(|refused| refused.name.as_str())
+        .collect();
+    refused.sort_unstable();
+    assert_eq!(refused, ["count.bak", "count.dpkg-dist", "count.rpmsave"]);
+
+    for name in left {
+        let request = control.hook_request(name, Digest::of(COUNT.as_bytes()));
+        control.push(&request);
+        let ended = control.outcome(request.execution_id).await;
+        let error = ended.error.unwrap_or_default();
+        assert!(
+            error.starts_with("hook_refused: ") && error.contains(name),
+            "{error}"
+        );
+        let checked = node.tool(&["hooks", "check", name]).await;
+        assert!(checked.stdout.contains("left beside"), "{checked:?}");
+    }
+    let good = good_one(&control, &node).await;
+    assert_eq!(node.trace_lines("ran"), [good.to_string()], "a leftover ran");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_is_too_large_is_refused() {
     refused_on_the_node(|node| {
         node.install_hook("bad", format!("{COUNT}#{}\n", "x".repeat(8192)));

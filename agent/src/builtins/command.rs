@@ -3,20 +3,25 @@
 
 use std::{
     io,
+    pin::pin,
     process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::Command,
     signal::unix::{SignalKind, signal},
-    sync::RwLock,
+    sync::{RwLock, RwLockReadGuard},
+    time::timeout,
 };
 
 use super::{Failed, apart::Done};
 
-/// Held for reading by every program that runs.
+/// Held for reading while there is leave to run programs.
 static AT_WORK: RwLock<()> = RwLock::const_new(());
+/// How long the pipes of a program that has ended are read on: a daemon that it started may keep them open for ever.
+const DRAIN: Duration = Duration::from_millis(500);
 /// What is kept of what a program complains about.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 /// The supervisor has set them for this process.
@@ -73,9 +78,19 @@ impl Ran {
     }
 }
 
+/// Leave to run programs. Who was asked to end gives it to nobody any more; whoever has it by then comes to the end of what
+/// belongs together.
+pub(super) struct Leave(#[expect(dead_code, reason = "it is there to be held")] RwLockReadGuard<'static, ()>);
+
+impl Leave {
+    pub(super) async fn given() -> Self {
+        Self(AT_WORK.read().await)
+    }
+}
+
 /// For work that must not be left half done. Whoever asks this process to end asks the program that it runs as well. That
-/// one is waited for: it puts its things in order, and would be ended by its next word if nobody read it. No further one is
-/// begun.
+/// one is waited for: it puts its things in order, and would be ended by its next word if nobody read it. What has no leave
+/// yet is not begun.
 pub(super) async fn to_its_end(work: impl Future<Output = Result<Done, Failed>>) -> Result<Done, Failed> {
     let mut asked = signal(SignalKind::terminate())
         .map_err(|err| Failed::Work(format!("signals cannot be heard: {err}")))?;
@@ -91,8 +106,12 @@ pub(super) async fn to_its_end(work: impl Future<Output = Result<Done, Failed>>)
     }
 }
 
-pub(super) async fn run(program: &'static str, arguments: &[&str], keep: Keep) -> Result<Ran, Failed> {
-    let _at_work = AT_WORK.read().await;
+pub(super) async fn run(
+    _leave: &Leave,
+    program: &'static str,
+    arguments: &[&str],
+    keep: Keep,
+) -> Result<Ran, Failed> {
     let failed = |err: io::Error| {
         Failed::Work(if err.kind() == io::ErrorKind::NotFound {
             format!("{program} is not on this node")
@@ -117,41 +136,72 @@ pub(super) async fn run(program: &'static str, arguments: &[&str], keep: Keep) -
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
-    let output = child.stdout.take();
-    let complaint = child.stderr.take();
-    let (output, complaint, status) = tokio::join!(
-        read(output, keep),
-        read(complaint, Keep::Tail(COMPLAINT_BYTES_MAX)),
-        child.wait()
-    );
-    let (output, output_cut) = output.map_err(failed)?;
+    let (output, complaint) = (child.stdout.take(), child.stderr.take());
+    let mut said = Said::nothing(keep);
+    let mut complained = Said::nothing(Keep::Tail(COMPLAINT_BYTES_MAX));
+    let status = {
+        let mut reads = pin!(async { tokio::try_join!(said.hear(output), complained.hear(complaint)) });
+        let mut read_whole = None;
+        let status = loop {
+            tokio::select! {
+                read = &mut reads, if read_whole.is_none() => read_whole = Some(read),
+                status = child.wait() => break status,
+            }
+        };
+        if read_whole.is_none() {
+            // Whoever still holds them is not the program.
+            read_whole = timeout(DRAIN, &mut reads).await.ok();
+        }
+        read_whole.transpose().map_err(failed)?;
+        status.map_err(failed)?
+    };
     Ok(Ran {
         program,
-        status: status.map_err(failed)?,
-        output: String::from_utf8_lossy(&output).into_owned(),
-        output_cut,
-        complaint: String::from_utf8_lossy(&complaint.map_err(failed)?.0).into_owned(),
+        status,
+        output_cut: said.is_cut(),
+        output: said.text(),
+        complaint: complained.text(),
     })
 }
 
-/// Reads to the end, whatever is kept: a program whose pipe is full would wait for ever.
-async fn read(from: Option<impl AsyncRead + Unpin>, keep: Keep) -> io::Result<(Vec<u8>, bool)> {
-    let (mut kept, mut total) = (Vec::new(), 0);
-    let Some(mut from) = from else {
-        return Ok((kept, false));
-    };
-    let mut buffer = vec![0; 16 * 1024];
-    loop {
-        match from.read(&mut buffer).await? {
-            0 => break,
-            count => {
-                total += count;
-                take(&mut kept, &buffer[..count], keep);
+/// What came through a pipe, as far as it is kept.
+struct Said {
+    keep: Keep,
+    kept: Vec<u8>,
+    total: usize,
+}
+
+impl Said {
+    const fn nothing(keep: Keep) -> Self {
+        Self {
+            keep,
+            kept: Vec::new(),
+            total: 0,
+        }
+    }
+
+    /// Reads to the end, whatever is kept: a program whose pipe is full would wait for ever.
+    async fn hear(&mut self, from: Option<impl AsyncRead + Unpin>) -> io::Result<()> {
+        let Some(mut from) = from else { return Ok(()) };
+        let mut buffer = vec![0; 16 * 1024];
+        loop {
+            match from.read(&mut buffer).await? {
+                0 => return Ok(()),
+                count => {
+                    self.total += count;
+                    take(&mut self.kept, &buffer[..count], self.keep);
+                }
             }
         }
     }
-    let cut = total > kept.len();
-    Ok((kept, cut))
+
+    const fn is_cut(&self) -> bool {
+        self.total > self.kept.len()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.kept).into_owned()
+    }
 }
 
 fn take(kept: &mut Vec<u8>, bytes: &[u8], keep: Keep) {
@@ -172,13 +222,18 @@ fn take(kept: &mut Vec<u8>, bytes: &[u8], keep: Keep) {
 mod tests {
     use super::*;
 
+    async fn sh(script: &str, keep: Keep) -> Result<Ran, Failed> {
+        run(&Leave::given().await, "sh", &["-c", script], keep).await
+    }
+
     #[tokio::test]
     async fn a_program_has_no_input_and_its_ending_and_words_are_kept() {
         let script = "read line && echo got; echo \"$MUSTER_SECRET$LC_ALL\"; echo no >&2; exit 7";
-        let ran = run("sh", &["-c", script], Keep::Head(100)).await.unwrap();
+        let ran = sh(script, Keep::Head(100)).await.unwrap();
         assert_eq!((ran.exit_code(), ran.output.as_str()), (7, "C.UTF-8\n"));
         assert_eq!(ran.why(), "sh ended with exit status: 7: no");
-        let missing = run("muster-no-such-program", &[], Keep::Head(1))
+        let leave = Leave::given().await;
+        let missing = run(&leave, "muster-no-such-program", &[], Keep::Head(1))
             .await
             .unwrap_err();
         assert!(matches!(missing, Failed::Work(why) if why.contains("is not on this node")));
@@ -194,10 +249,17 @@ mod tests {
             ended.display()
         );
         let second = format!("echo >{}", dir.path().join("second").display());
+        let looked = dir.path().join("looked");
+        let look = format!("echo >{}", looked.display());
         let work = async {
-            let ran = run("sh", &["-c", &first], Keep::Head(100)).await?;
-            assert_eq!(ran.output, "word\n");
-            run("sh", &["-c", &second], Keep::Head(100)).await?;
+            {
+                let leave = Leave::given().await;
+                let ran = run(&leave, "sh", &["-c", &first], Keep::Head(100)).await?;
+                assert_eq!(ran.output, "word\n");
+                // The first one is not done without this.
+                run(&leave, "sh", &["-c", &look], Keep::Head(100)).await?;
+            }
+            sh(&second, Keep::Head(100)).await?;
             Ok(Done::well(serde_json::Value::Null))
         };
         let ask = async {
@@ -208,13 +270,28 @@ mod tests {
         };
         let (done, ()) = tokio::join!(to_its_end(work), ask);
         assert!(matches!(done, Err(Failed::Work(why)) if why.contains("asked to end")));
-        assert!(ended.exists());
+        assert!(ended.exists() && looked.exists());
         assert!(!dir.path().join("second").exists());
     }
 
     #[tokio::test]
+    async fn a_daemon_that_a_program_started_keeps_nobody_waiting_for_its_pipes() {
+        let ran = sh("sleep 600 & echo $!; echo no >&2; exit 3", Keep::Head(100))
+            .await
+            .unwrap();
+        let pid = ran
+            .output
+            .trim()
+            .parse()
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL).unwrap();
+        assert_eq!((ran.exit_code(), ran.complaint.as_str()), (3, "no\n"));
+    }
+
+    #[tokio::test]
     async fn of_a_long_output_the_asked_end_is_kept() {
-        let ask = async |keep| run("sh", &["-c", "seq 1 30000"], keep).await.unwrap();
+        let ask = async |keep| sh("seq 1 30000", keep).await.unwrap();
         let head = ask(Keep::Head(4)).await;
         assert_eq!((head.output.as_str(), head.output_cut), ("1\n2\n", true));
         let tail = ask(Keep::Tail(6)).await;

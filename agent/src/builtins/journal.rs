@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Failed,
     apart::Done,
-    command::{self, Keep},
+    command::{self, Keep, Leave},
     parameter::{Arguments, Kind, Parameter, plain},
 };
 use crate::outcome::cut;
@@ -57,7 +57,13 @@ pub(super) const PARAMETERS: &[Parameter] = &[
 pub(super) async fn read(arguments: Arguments) -> Result<Done, Failed> {
     let given = command_line(&arguments, Timestamp::now());
     let given: Vec<&str> = given.iter().map(String::as_str).collect();
-    let ran = command::run("journalctl", &given, Keep::Tail(ENTRIES_BYTES_MAX)).await?;
+    let ran = command::run(
+        &Leave::given().await,
+        "journalctl",
+        &given,
+        Keep::Tail(ENTRIES_BYTES_MAX),
+    )
+    .await?;
     if ran.complaint.contains("No journal files were found") {
         return Err(Failed::Work("this node keeps no journal".to_owned()));
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     Failed,
     apart::Done,
-    command::{self, Keep, Ran},
+    command::{self, Keep, Leave, Ran},
     parameter::{Arguments, Kind, Parameter, plain},
 };
 
@@ -110,24 +110,25 @@ impl Manager {
         }
     }
 
-    async fn installed(self) -> Result<Installed, Failed> {
+    async fn installed(self, leave: &Leave) -> Result<Installed, Failed> {
         match self {
-            Self::Apt => apt::installed().await,
-            Self::Dnf => dnf::installed().await,
+            Self::Apt => apt::installed(leave).await,
+            Self::Dnf => dnf::installed(leave).await,
         }
     }
 }
 
 pub(super) async fn list(arguments: Arguments) -> Result<Done, Failed> {
     let manager = Manager::of_this_machine()?;
+    let leave = Leave::given().await;
     let rows = if arguments.text("state") == Some("upgradable") {
         let upgradable = match manager {
-            Manager::Apt => apt::upgradable().await?,
-            Manager::Dnf => dnf::upgradable().await?,
+            Manager::Apt => apt::upgradable(&leave).await?,
+            Manager::Dnf => dnf::upgradable(&leave).await?,
         };
         upgradable.iter().map(Upgradable::describe).collect()
     } else {
-        rows(&manager.installed().await?)
+        rows(&manager.installed(&leave).await?)
     };
     Ok(Done::well(listing(manager, rows, &arguments)))
 }
@@ -164,7 +165,7 @@ fn listing(manager: Manager, mut rows: Vec<Value>, arguments: &Arguments) -> Val
 pub(super) async fn refresh(arguments: Arguments) -> Result<Done, Failed> {
     let manager = Manager::of_this_machine()?;
     let wait = lock_wait(&arguments);
-    let ran = match manager {
+    let (ran, _leave) = match manager {
         Manager::Apt => patiently(wait, apt::REFRESH, apt::is_locked).await?,
         Manager::Dnf => patiently(wait, dnf::REFRESH, dnf::is_locked).await?,
     };
@@ -175,7 +176,7 @@ pub(super) async fn change(verb: Verb, arguments: Arguments) -> Result<Done, Fai
     let manager = Manager::of_this_machine()?;
     let names: Vec<&str> = arguments.texts("packages").iter().map(String::as_str).collect();
     let (wait, dry_run) = (lock_wait(&arguments), arguments.flag("dry_run"));
-    let before = manager.installed().await?;
+    let before = manager.installed(&Leave::given().await).await?;
     let absent = match verb {
         Verb::Remove => absent(&before, &names),
         Verb::Upgrade | Verb::Install => Vec::new(),
@@ -191,12 +192,13 @@ pub(super) async fn change(verb: Verb, arguments: Arguments) -> Result<Done, Fai
         }
     }
     if dry_run {
+        let leave = Leave::given().await;
         return match manager {
-            Manager::Apt => apt::dry_run(verb, &names, &before, document).await,
-            Manager::Dnf => dnf::dry_run(verb, &names, document).await,
+            Manager::Apt => apt::dry_run(&leave, verb, &names, &before, document).await,
+            Manager::Dnf => dnf::dry_run(&leave, verb, &names, document).await,
         };
     }
-    let ran = match manager {
+    let (ran, leave) = match manager {
         Manager::Apt => {
             let line = apt::command_line(verb, false, &names);
             patiently(wait, &line, apt::is_locked).await?
@@ -206,8 +208,8 @@ pub(super) async fn change(verb: Verb, arguments: Arguments) -> Result<Done, Fai
             patiently(wait, &line, dnf::is_locked).await?
         }
     };
-    // Also after a failure: it may have come half way.
-    changes(&before, &manager.installed().await?).write(&mut document);
+    // Also after a failure, and when asked to end: it may have come half way.
+    changes(&before, &manager.installed(&leave).await?).write(&mut document);
     Ok(ended(document, &ran))
 }
 
@@ -224,20 +226,27 @@ fn ended(mut document: Value, ran: &Ran) -> Done {
     }
 }
 
-/// Runs it again while somebody else holds the lock. The last answer stands.
-async fn patiently(wait: Duration, line: &[&str], is_locked: fn(&Ran) -> bool) -> Result<Ran, Failed> {
+/// Runs it again while somebody else holds the lock. The last answer stands, and with it goes the leave to look what has come
+/// of it.
+async fn patiently(
+    wait: Duration,
+    line: &[&str],
+    is_locked: fn(&Ran) -> bool,
+) -> Result<(Ran, Leave), Failed> {
     let until = Instant::now() + wait;
     loop {
-        let ran = run(line, Keep::Tail(LOG_BYTES_MAX)).await?;
+        let leave = Leave::given().await;
+        let ran = run(&leave, line, Keep::Tail(LOG_BYTES_MAX)).await?;
         if ran.status.success() || !is_locked(&ran) || Instant::now() >= until {
-            return Ok(ran);
+            return Ok((ran, leave));
         }
+        drop(leave);
         tokio::time::sleep(LOCK_RETRY).await;
     }
 }
 
 /// The first word is the program.
-async fn run(line: &[&str], keep: Keep) -> Result<Ran, Failed> {
+async fn run(leave: &Leave, line: &[&str], keep: Keep) -> Result<Ran, Failed> {
     let (program, arguments) = match line {
         ["apt-get", arguments @ ..] => ("apt-get", arguments),
         ["dpkg-query", arguments @ ..] => ("dpkg-query", arguments),
@@ -245,12 +254,12 @@ async fn run(line: &[&str], keep: Keep) -> Result<Ran, Failed> {
         ["rpm", arguments @ ..] => ("rpm", arguments),
         _ => return Err(Failed::Work("no such package manager".to_owned())),
     };
-    command::run(program, arguments, keep).await
+    command::run(leave, program, arguments, keep).await
 }
 
 /// A list is whole or not given.
-async fn whole(line: &[&str]) -> Result<String, Failed> {
-    let ran = run(line, Keep::Head(LIST_BYTES_MAX)).await?;
+async fn whole(leave: &Leave, line: &[&str]) -> Result<String, Failed> {
+    let ran = run(leave, line, Keep::Head(LIST_BYTES_MAX)).await?;
     if ran.output_cut {
         return Err(Failed::Work(format!(
             "{} listed more than {LIST_BYTES_MAX} bytes",

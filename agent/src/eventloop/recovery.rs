@@ -1,6 +1,6 @@
 //! Taking up what an earlier daemon left: every invocation that is not settled, and the hooks that still run.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use muster_shared::{
     ids::ExecutionId,
@@ -14,7 +14,7 @@ use crate::{
     builtins,
     exit::{self, Exit},
     journal::Store,
-    run_dir::{self, Found, Old, RunDir},
+    run_dir::{self, Found, Old, RunDir, may_pass},
     runner,
     session::{Past, Recorded, Stage},
 };
@@ -72,14 +72,12 @@ impl Daemon {
             Ok(Found::Running(supervisor)) => {
                 log::info!(execution_id:% = execution, action:% = action, node_id:% = row.request.node_id;
                     "Found a running action again");
-                let runner = Arc::clone(&self.runner);
-                let stop_asked = self.way_to(execution);
-                self.work.spawn(async move {
-                    let outcome = runner
-                        .adopt_to_its_end(execution, attempt, supervisor, stop_asked)
-                        .await;
-                    Event::Ended { execution, outcome }
-                });
+                self.adopt(execution, attempt, Some(supervisor));
+                Some(Past::Running)
+            }
+            // It may run, so nothing that it must not run beside is started before that can be seen.
+            Err(err) if may_pass(&err) => {
+                self.adopt(execution, attempt, None);
                 Some(Past::Running)
             }
             Ok(Found::NeverRan) => Some(Past::NeverRan),
@@ -99,6 +97,17 @@ impl Daemon {
                 Some(Past::Ended(outcome))
             }
         }
+    }
+
+    fn adopt(&mut self, execution: ExecutionId, attempt: u32, supervisor: Option<OwnedFd>) {
+        let runner = Arc::clone(&self.runner);
+        let stop_asked = self.way_to(execution);
+        self.work.spawn(async move {
+            let outcome = runner
+                .adopt_to_its_end(execution, attempt, supervisor, stop_asked)
+                .await;
+            Event::Ended { execution, outcome }
+        });
     }
 
     /// What control does not know goes with its row.

@@ -51,6 +51,13 @@ CREATE TABLE IF NOT EXISTS output_owed (
     since_ms     INTEGER NOT NULL
 ) STRICT;
 
+-- What control knows another end of, and takes no output of: it is kept here for as long as one that it wants.
+CREATE TABLE IF NOT EXISTS output_kept (
+    execution_id TEXT PRIMARY KEY,
+    bytes        INTEGER NOT NULL,
+    since_ms     INTEGER NOT NULL
+) STRICT;
+
 -- What control did not know when it was told: it was restored from a backup, or has pruned it.
 CREATE TABLE IF NOT EXISTS orphan (
     execution_id TEXT PRIMARY KEY,
@@ -137,12 +144,7 @@ pub(crate) fn open(path: &Path, node: NodeId, bounds: Bounds) -> Result<Store, E
     let version = meta(&transaction, "schema_version", SCHEMA_VERSION).map_err(damaged)?;
     let owner = meta(&transaction, "node_id", &node.to_string()).map_err(damaged)?;
     transaction.commit().map_err(damaged)?;
-    if version != SCHEMA_VERSION {
-        return Err(Exit::Journal(format!(
-            "the journal {} has schema {version}; this musterd knows {SCHEMA_VERSION}",
-            path.display()
-        )));
-    }
+    known(path, &version)?;
     if owner != node.to_string() {
         return Err(Exit::Journal(format!(
             "the journal {} belongs to node {owner}, but this machine is enrolled as {node}: restore the right one, or enrol this machine anew with `musterd enroll --force`",
@@ -171,12 +173,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Store, Exit> {
             .optional()
     };
     let version = value("schema_version").map_err(unreadable)?.unwrap_or_default();
-    if version != SCHEMA_VERSION {
-        return Err(Exit::Journal(format!(
-            "the journal {} has schema {version}; this musterd knows {SCHEMA_VERSION}",
-            path.display()
-        )));
-    }
+    known(path, &version)?;
     Store::new(connection, LOOKED_AT).map_err(unreadable)
 }
 
@@ -197,6 +194,16 @@ pub(crate) fn retire(path: &Path) -> rusqlite::Result<u64> {
         |row| row.get(0),
     )?;
     Ok(untold.unsigned_abs())
+}
+
+fn known(path: &Path, version: &str) -> Result<(), Exit> {
+    if version == SCHEMA_VERSION {
+        return Ok(());
+    }
+    Err(Exit::Journal(format!(
+        "the journal {} has schema {version}; this musterd knows {SCHEMA_VERSION}",
+        path.display()
+    )))
 }
 
 /// SQLite gives its companions the mode of the database, so it is made before SQLite sees it: requests hold secrets.

@@ -118,7 +118,8 @@ impl Store {
         let count = self.connection.execute(
             "DELETE FROM invocation WHERE execution_id IN (
                  SELECT execution_id FROM invocation WHERE reported = 'terminal' AND expires_ms < ?1
-                    AND execution_id NOT IN (SELECT execution_id FROM output_owed) ORDER BY expires_ms LIMIT ?2)",
+                    AND execution_id NOT IN (SELECT execution_id FROM output_owed)
+                    AND execution_id NOT IN (SELECT execution_id FROM output_kept) ORDER BY expires_ms LIMIT ?2)",
             params![before.as_millis(), batch],
         )?;
         if count > 0 {
@@ -170,12 +171,7 @@ impl Store {
 
     /// What control does not know, the last first. A journal of an earlier release has no place for it.
     pub(crate) fn orphans(&mut self) -> Result<Vec<(Recorded, Timestamp)>, JournalError> {
-        let there: bool = self.connection.query_row(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'orphan')",
-            [],
-            |row| row.get(0),
-        )?;
-        if !there {
+        if !self.has_table("orphan")? {
             return Ok(Vec::new());
         }
         let mut statement = self
@@ -190,6 +186,15 @@ impl Store {
             orphans.extend(recorded.map(|recorded| (recorded, Timestamp::from_millis(since))));
         }
         Ok(orphans)
+    }
+
+    /// Only a journal of an earlier release that is merely looked at lacks any.
+    fn has_table(&self, name: &str) -> Result<bool, JournalError> {
+        Ok(self.connection.query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)",
+            [name],
+            |row| row.get(0),
+        )?)
     }
 
     pub(crate) fn find(&mut self, execution: ExecutionId) -> Result<Option<Recorded>, JournalError> {
@@ -219,23 +224,35 @@ impl Store {
         rows.map(|row| row?).collect()
     }
 
-    /// What control knows the end of and has not got the output of, in the order in which that was told.
+    /// What control knows the end of and has not got the output of, be it that it wants none, in the order in which that was
+    /// told.
     pub(crate) fn outputs_owed(&mut self) -> Result<Vec<(Recorded, OwedOutput)>, JournalError> {
-        let mut statement = self.connection.prepare(
-            "SELECT execution_id, bytes, since_ms FROM output_owed ORDER BY since_ms, execution_id",
-        )?;
+        let kept = if self.has_table("output_kept")? {
+            "UNION ALL SELECT execution_id, bytes, since_ms, 0 FROM output_kept"
+        } else {
+            ""
+        };
+        let mut statement = self.connection.prepare(&format!(
+            "SELECT execution_id, bytes, since_ms, 1 FROM output_owed {kept} ORDER BY since_ms, execution_id",
+        ))?;
         let rows = statement.query_map([], |row| {
             let key: String = row.get(0)?;
-            Ok((key, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            Ok((
+                key,
+                row.get::<_, i64>(1)?,
+                row.get::<_, i64>(2)?,
+                row.get::<_, bool>(3)?,
+            ))
         })?;
         let rows: Vec<_> = rows.collect::<Result<_, _>>()?;
         drop(statement);
         let mut owed = Vec::new();
-        for (key, bytes, since) in rows {
+        for (key, bytes, since, wanted) in rows {
             let recorded = self.find(parse("output_owed", &key, "execution_id", &key)?)?;
             let output = OwedOutput {
                 bytes: bytes.try_into().unwrap_or_default(),
                 since: Timestamp::from_millis(since),
+                wanted,
             };
             owed.extend(recorded.map(|recorded| (recorded, output)));
         }
@@ -311,15 +328,24 @@ fn write(connection: &Connection, fact: &Fact, now: Timestamp) -> Result<(), Jou
             .execute(params![execution.to_string(), reported.as_str(), now])?
         }
         Fact::OutputOwed { execution, output } => connection
-            .prepare_cached("INSERT OR IGNORE INTO output_owed (execution_id, bytes, since_ms) VALUES (?1, ?2, ?3)")?
+            .prepare_cached(if output.wanted {
+                "INSERT OR IGNORE INTO output_owed (execution_id, bytes, since_ms) VALUES (?1, ?2, ?3)"
+            } else {
+                "INSERT OR IGNORE INTO output_kept (execution_id, bytes, since_ms) VALUES (?1, ?2, ?3)"
+            })?
             .execute(params![
                 execution.to_string(),
                 i64::try_from(output.bytes).unwrap_or(i64::MAX),
                 output.since.as_millis()
             ])?,
-        Fact::OutputSettled { execution } => connection
-            .prepare_cached("DELETE FROM output_owed WHERE execution_id = ?1")?
-            .execute([execution.to_string()])?,
+        Fact::OutputSettled { execution } => {
+            connection
+                .prepare_cached("DELETE FROM output_kept WHERE execution_id = ?1")?
+                .execute([execution.to_string()])?;
+            connection
+                .prepare_cached("DELETE FROM output_owed WHERE execution_id = ?1")?
+                .execute([execution.to_string()])?
+        }
         Fact::Orphaned { execution } => connection
             .prepare_cached("INSERT OR REPLACE INTO orphan (execution_id, since_ms) VALUES (?1, ?2)")?
             .execute(params![execution.to_string(), now])?,

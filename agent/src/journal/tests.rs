@@ -202,6 +202,7 @@ fn an_output_that_is_owed_outlives_its_settled_invocation_until_it_was_brought()
     let output = OwedOutput {
         bytes: 20_000,
         since: at(7),
+        wanted: true,
     };
     let mut store = opened(&dir);
     store
@@ -229,6 +230,21 @@ fn an_output_that_is_owed_outlives_its_settled_invocation_until_it_was_brought()
     assert_eq!(owed.len(), 1);
     assert_eq!((owed[0].0.request.execution_id, owed[0].1), (execution, output));
     store.record(&[Fact::OutputSettled { execution }], at(8)).unwrap();
+    assert!(store.outputs_owed().unwrap().is_empty());
+    // One that control will not take stays as long.
+    let output = OwedOutput {
+        wanted: false,
+        since: at(9),
+        ..output
+    };
+    store
+        .record(&[Fact::OutputOwed { execution, output }], at(9))
+        .unwrap();
+    assert_eq!(store.prune(at(500)).unwrap(), 0);
+    assert_eq!(store.outputs_owed().unwrap()[0].1, output);
+    store
+        .record(&[Fact::OutputSettled { execution }], at(10))
+        .unwrap();
     assert!(store.outputs_owed().unwrap().is_empty());
     assert_eq!(store.prune(at(500)).unwrap(), 1);
 }
@@ -362,6 +378,7 @@ fn an_output_that_is_owed_keeps_its_invocation_at_any_limit() {
     let output = OwedOutput {
         bytes: 7,
         since: at(2),
+        wanted: true,
     };
     store
         .record(&[Fact::OutputOwed { execution, output }], at(2))

@@ -3,7 +3,10 @@
 use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
 use muster_shared::{time::Timestamp, wire::Base64};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use serde_json::json;
 
 use super::{Claim, RunDir};
@@ -48,7 +51,7 @@ impl RunDir {
         else {
             return Ok(None);
         };
-        if theirs != boot_id || live(pid, started).is_none() {
+        if theirs != boot_id || live(pid, started)?.is_none() {
             return Ok(None);
         }
         let claimed = fs::metadata(self.claim())?.modified()?;
@@ -56,7 +59,8 @@ impl RunDir {
         Ok(Some((pid, Timestamp::from_millis(0).plus(since))))
     }
 
-    /// Finds out what became of an attempt that was to be started. See the top of `run_dir.rs`.
+    /// Finds out what became of an attempt that was to be started. See the top of `run_dir.rs`. An error says nothing of the
+    /// attempt, which may well be running; where it [`may_pass`], whoever asks has to ask again.
     pub(crate) fn examine(&self, boot_id: &str) -> io::Result<Found> {
         let found = self.find_out(boot_id)?;
         match found {
@@ -95,7 +99,7 @@ impl RunDir {
             return Ok(Found::NeverRan);
         };
         let same_boot = theirs == boot_id;
-        let supervisor = if same_boot { live(pid, started) } else { None };
+        let supervisor = if same_boot { live(pid, started)? } else { None };
         let rebooting = self.reboot_mark().try_exists()?;
         // Looked for after the process was: one that ends in between has written it by then.
         match self.read_record()? {
@@ -130,6 +134,18 @@ impl RunDir {
     }
 }
 
+/// Whether it is this process that cannot look, for want of descriptors or of memory, which says nothing of what there is.
+pub(crate) fn may_pass(err: &io::Error) -> bool {
+    let passing = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::AGAIN,
+        Errno::INTR,
+    ];
+    Errno::from_io_error(err).is_some_and(|err| passing.contains(&err))
+}
+
 /// The answer of a `reboot`, which nobody was left to write.
 fn rebooted(before: &str, now: &str) -> Outcome {
     let answer = json!({ "rebooted": true, "boot_id_before": before, "boot_id": now });
@@ -142,12 +158,20 @@ fn rebooted(before: &str, now: &str) -> Outcome {
     }
 }
 
-/// Opened before its start time is compared: from then on the descriptor cannot come to mean another process.
-fn live(pid: i32, started: u64) -> Option<OwnedFd> {
-    let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    procfs::stat(pid)
-        .is_some_and(|stat| stat.started == started && !stat.zombie)
-        .then_some(handle)
+/// Opened before its start time is compared: from then on the descriptor cannot come to mean another process. Only what is
+/// seen to be gone is gone: a daemon that can open nothing for a while has seen nothing.
+fn live(pid: i32, started: u64) -> io::Result<Option<OwnedFd>> {
+    let Some(number) = Pid::from_raw(pid) else {
+        return Ok(None);
+    };
+    let handle = match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        // With the last two the number is that of a thread by now, and so not a supervisor's.
+        Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Ok(None),
+        Err(err) => return Err(err.into()),
+    };
+    let same = |stat: procfs::Stat| stat.started == started && !stat.zombie;
+    Ok(procfs::look(pid)?.is_some_and(same).then_some(handle))
 }
 
 #[cfg(test)]
@@ -216,6 +240,38 @@ mod tests {
             run.examine("now").unwrap(),
             Found::Lost(Lost::WithoutRecord)
         ));
+    }
+
+    const CANNOT_LOOK: &str = "MUSTER_TEST_CANNOT_LOOK";
+
+    #[test]
+    fn who_cannot_look_has_seen_nobody_die() {
+        let Claim::Supervisor { pid, started, .. } = me() else {
+            unreachable!()
+        };
+        assert!(live(pid, started).unwrap().is_some());
+        assert!(live(pid, started + 1).unwrap().is_none());
+        assert!(live(i32::MAX, started).unwrap().is_none());
+        if std::env::var_os(CANNOT_LOOK).is_none() {
+            // The limit is that of a process of its own.
+            let status = std::process::Command::new("/proc/self/exe")
+                .args([
+                    "--exact",
+                    "run_dir::examine::tests::who_cannot_look_has_seen_nobody_die",
+                ])
+                .env(CANNOT_LOOK, "1")
+                .status()
+                .unwrap();
+            assert!(status.success());
+            return;
+        }
+        let none = rustix::process::Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+        let err = live(pid, started).unwrap_err();
+        assert!(may_pass(&err), "{err}");
     }
 
     #[test]

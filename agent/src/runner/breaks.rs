@@ -37,12 +37,12 @@ impl Runner {
         }
     }
 
-    /// Waits for a supervisor that an earlier daemon started.
+    /// Waits for a supervisor that an earlier daemon started; without one it could not be looked for yet.
     pub(crate) async fn adopt_to_its_end(
         &self,
         execution: ExecutionId,
         attempt: u32,
-        supervisor: OwnedFd,
+        supervisor: Option<OwnedFd>,
         stop_asked: StopAsked,
     ) -> Outcome {
         match unharmed(self.adopt(execution, attempt, supervisor, stop_asked.clone())).await {

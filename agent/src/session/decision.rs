@@ -1,11 +1,10 @@
 //! What a session answers: facts to make durable, and then effects.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_shared::{
     ids::ExecutionId,
     status::{Passed, Status},
-    time::Timestamp,
     wire::ActionRequest,
 };
 
@@ -24,6 +23,21 @@ impl Decision {
     pub(crate) fn cancels(&self, execution: ExecutionId) -> bool {
         let says = |fact: &Fact| matches!(fact, Fact::CancelAsked { execution: id } if *id == execution);
         self.facts.iter().any(says)
+    }
+
+    /// Takes out the effects of executions that no fact is about which has to be durable first.
+    pub(crate) fn take_ready(&mut self) -> Vec<Effect> {
+        let awaited: BTreeSet<ExecutionId> = self
+            .facts
+            .iter()
+            .filter(|fact| !fact.may_wait())
+            .map(Fact::execution)
+            .collect();
+        let (waiting, ready) = std::mem::take(&mut self.effects)
+            .into_iter()
+            .partition(|effect| awaited.contains(&effect.execution()));
+        self.effects = waiting;
+        ready
     }
 }
 
@@ -105,10 +119,10 @@ pub(crate) enum Effect {
         execution: ExecutionId,
     },
     Post(Errand),
-    /// Brings the output of an end that is told.
+    /// Brings the output of an end that is told, or keeps it where control does not want it.
     Upload {
         errand: Errand,
-        since: Timestamp,
+        output: OwedOutput,
     },
     /// There is no room for it any more.
     GiveUp {
@@ -143,4 +157,31 @@ pub(crate) struct Errand {
     pub(crate) attempt: u32,
     /// Of a terminal status.
     pub(crate) outcome: Option<Outcome>,
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_shared::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn only_the_effects_of_what_waits_for_the_journal_wait() {
+        let [one, two, three] = [1, 2, 3].map(|n| ExecutionId::mint(Timestamp::from_millis(0), [n; 10]));
+        let mut backlog = Decision {
+            facts: vec![
+                Fact::CancelAsked { execution: one },
+                Fact::Reported {
+                    execution: two,
+                    reported: Reported::Started,
+                },
+            ],
+            effects: [three, one, two, one]
+                .map(|execution| Effect::Stop { execution })
+                .to_vec(),
+        };
+        let of = |effects: &[Effect]| effects.iter().map(Effect::execution).collect::<Vec<_>>();
+        assert_eq!(of(&backlog.take_ready()), [three, two]);
+        assert_eq!((of(&backlog.effects), backlog.facts.len()), (vec![one, one], 2));
+    }
 }

@@ -9,10 +9,7 @@ use muster_shared::{
 };
 
 use super::Recorded;
-use crate::{
-    hooks::affinity::Lane,
-    outcome::{Ended, Outcome},
-};
+use crate::outcome::{Ended, Outcome};
 
 /// How far an invocation is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,8 +57,6 @@ impl Reported {
 #[derive(Debug)]
 pub(super) struct Invocation {
     pub(super) request: Arc<ActionRequest>,
-    /// What it may run beside.
-    pub(super) lane: Lane,
     pub(super) attempt: u32,
     pub(super) stage: Stage,
     pub(super) reported: Reported,
@@ -76,18 +71,28 @@ pub(super) struct Invocation {
 }
 
 impl Invocation {
-    pub(super) fn of(row: Recorded, lane: Lane) -> Self {
+    /// One that has just come.
+    pub(super) const fn new(request: Arc<ActionRequest>, cancel_asked: bool) -> Self {
         Self {
-            request: Arc::new(row.request),
-            lane,
-            attempt: row.attempt,
-            stage: row.stage,
-            reported: row.reported,
+            request,
+            attempt: 0,
+            stage: Stage::Taken,
+            reported: Reported::Nothing,
             posting: false,
-            cancel_asked: row.cancel_asked,
+            cancel_asked,
             running_since: None,
             volatile: false,
             led: false,
+        }
+    }
+
+    /// One of the journal.
+    pub(super) fn of(row: Recorded) -> Self {
+        Self {
+            attempt: row.attempt,
+            stage: row.stage,
+            reported: row.reported,
+            ..Self::new(Arc::new(row.request), row.cancel_asked)
         }
     }
 

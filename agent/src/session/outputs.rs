@@ -1,18 +1,22 @@
-//! Outputs that follow their ends: control was told how an action ended, and has still to get what it wrote.
+//! Outputs that follow their ends: control was told how an action ended, and has still to get what it wrote, or will not
+//! take it.
 
 use std::sync::Arc;
 
-use muster_shared::{ids::ExecutionId, time::Timestamp};
+use muster_shared::{ids::ExecutionId, time::Timestamp, wire::INLINE_OUTPUT_BYTES_MAX};
 
 use super::{Decision, Delivered, Effect, Errand, Fact, Recorded, Session, Stage, invocation::Invocation};
 use crate::outcome::Output;
 
-/// An output that stays here until control has it too: its end is told.
+/// An output that stays here until control has it too, or for as long as it may: its end is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OwedOutput {
     pub(crate) bytes: u64,
     /// When control took the end without it.
     pub(crate) since: Timestamp,
+    /// Whether control will take it. It had settled the invocation otherwise when it heard of the end, and takes no output of
+    /// that; what a long work has written is then to be had here.
+    pub(crate) wanted: bool,
 }
 
 /// What may be kept here of outputs whose end is told.
@@ -24,7 +28,7 @@ pub(crate) struct OutputBounds {
 
 pub(super) struct Outstanding {
     pub(super) output: OwedOutput,
-    attempts: u32,
+    pub(super) attempts: u32,
     given_up: bool,
 }
 
@@ -33,8 +37,7 @@ impl Session {
     pub(crate) fn recover_outputs(&mut self, rows: Vec<(Recorded, OwedOutput)>) -> Decision {
         let mut decision = Decision::default();
         for (row, output) in rows {
-            let lane = self.lane_of(&row.request);
-            self.bring_later(&Invocation::of(row, lane), output, &mut decision);
+            self.bring_later(&Invocation::of(row), output, &mut decision);
         }
         self.make_room(&mut decision);
         decision
@@ -69,8 +72,14 @@ impl Session {
             Stage::Taken | Stage::Started => None,
         };
         match (delivered, spooled) {
-            (Delivered::WithoutOutput, Some(bytes)) => {
-                let output = OwedOutput { bytes, since: now };
+            (Delivered::WithoutOutput | Delivered::Settled, Some(bytes))
+                if delivered == Delivered::WithoutOutput || bytes > INLINE_OUTPUT_BYTES_MAX as u64 =>
+            {
+                let output = OwedOutput {
+                    bytes,
+                    since: now,
+                    wanted: delivered == Delivered::WithoutOutput,
+                };
                 if !invocation.volatile {
                     decision.facts.push(Fact::OutputOwed {
                         execution: id,
@@ -80,9 +89,10 @@ impl Session {
                 self.bring_later(&invocation, output, decision);
                 self.make_room(decision);
             }
-            (Delivered::WithoutOutput, None)
-            | (
-                Delivered::Taken
+            // A smaller one went with the end itself.
+            (
+                Delivered::WithoutOutput
+                | Delivered::Taken
                 | Delivered::Ahead
                 | Delivered::Settled
                 | Delivered::Unknown
@@ -114,7 +124,7 @@ impl Session {
                 attempt: invocation.attempt,
                 outcome: Some(outcome.clone()),
             },
-            since: output.since,
+            output,
         });
     }
 

@@ -9,7 +9,7 @@ use muster_shared::{
 use serde::{Deserialize, Serialize};
 
 use super::{OwedOutput, Recorded, Reported, Session, Stage};
-use crate::{hooks::affinity::Lane, outcome::Outcome};
+use crate::outcome::Outcome;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overview {
@@ -67,6 +67,16 @@ pub(crate) struct Owed {
     pub(crate) execution_id: ExecutionId,
     pub(crate) bytes: u64,
     pub(crate) since: Timestamp,
+    #[serde(default)]
+    pub(crate) attempt: u32,
+    /// Otherwise control knows another end, and it is only kept here.
+    #[serde(default = "yes")]
+    pub(crate) wanted: bool,
+}
+
+/// What a daemon of an earlier release means that does not say it.
+const fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,11 +107,13 @@ impl Unknown {
 }
 
 impl Owed {
-    const fn of(execution_id: ExecutionId, output: OwedOutput) -> Self {
+    const fn of(execution_id: ExecutionId, attempt: u32, output: OwedOutput) -> Self {
         Self {
             execution_id,
             bytes: output.bytes,
             since: output.since,
+            attempt,
+            wanted: output.wanted,
         }
     }
 }
@@ -146,7 +158,8 @@ impl Overview {
                 Stage::Ended(outcome) => overview.untold.push(Untold::of(&row.request, outcome)),
             }
         }
-        let owed = |(row, output): &(Recorded, OwedOutput)| Owed::of(row.request.execution_id, *output);
+        let owed =
+            |(row, output): &(Recorded, OwedOutput)| Owed::of(row.request.execution_id, row.attempt, *output);
         overview.outputs_owed = outputs.iter().map(owed).collect();
         overview
     }
@@ -159,7 +172,9 @@ impl Session {
             outputs_owed: self
                 .outputs
                 .iter()
-                .map(|(execution, outstanding)| Owed::of(*execution, outstanding.output))
+                .map(|(execution, outstanding)| {
+                    Owed::of(*execution, outstanding.attempts, outstanding.output)
+                })
                 .collect(),
             ..Overview::default()
         };
@@ -181,39 +196,5 @@ impl Session {
             }
         }
         overview
-    }
-
-    /// The same judgement by which [`Session::pump`] lets each of them wait.
-    fn queue(&self) -> Vec<Waiting> {
-        let all_slots_taken = self.running.len() >= self.running_max;
-        let mut ahead: Vec<(ExecutionId, &Lane)> =
-            self.running.iter().map(|(id, lane)| (*id, lane)).collect();
-        let mut queue = Vec::new();
-        for id in &self.waiting {
-            let Some(invocation) = self.invocations.get(id) else {
-                continue;
-            };
-            let behind = ahead
-                .iter()
-                .filter(|(_, other)| !invocation.lane.runs_beside(other))
-                .filter_map(|(other, lane)| {
-                    Some(Behind {
-                        execution_id: *other,
-                        action: self.invocations.get(other)?.request.action.clone(),
-                        affinity: invocation.lane.shared_with(lane),
-                    })
-                })
-                .collect();
-            queue.push(Waiting {
-                position: queue.len() + 1,
-                execution_id: *id,
-                action: invocation.request.action.clone(),
-                deadline: invocation.request.deadline(),
-                all_slots_taken,
-                behind,
-            });
-            ahead.push((*id, &invocation.lane));
-        }
-        queue
     }
 }

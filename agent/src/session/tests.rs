@@ -1,7 +1,7 @@
 use super::*;
 use muster_shared::{
     ids::NodeId,
-    wire::{ActionKind, Base64},
+    wire::{ActionKind, Base64, INLINE_OUTPUT_BYTES_MAX},
 };
 
 use crate::outcome::Output;
@@ -137,11 +137,12 @@ fn short(decision: &Decision) -> String {
                 errand.status
             )
         }
-        Effect::Upload { errand, since } => {
+        Effect::Upload { errand, output } => {
+            let does = if output.wanted { "upload" } else { "keep" };
             format!(
-                "upload {} since {}",
+                "{does} {} since {}",
                 number(errand.request.execution_id),
-                since.as_millis()
+                output.since.as_millis()
             )
         }
         Effect::GiveUp { execution } => format!("give up {}", number(*execution)),
@@ -627,12 +628,34 @@ fn an_output_that_could_not_be_brought_with_its_end_is_kept_until_it_is() {
 }
 
 #[test]
-fn an_end_that_control_refuses_leaves_no_output_behind() {
+fn of_an_end_that_control_refuses_a_large_output_stays_here_for_a_while() {
     let mut tried = Tried::new();
     ended_with(&mut tried, 1, 60);
     tried.expect(
         answered(1, Status::Succeeded, Delivered::Settled),
         "reported 1 terminal | forget 1",
+    );
+    // What was too large to go with the refused end is nowhere but here.
+    let large = INLINE_OUTPUT_BYTES_MAX as u64 + 1;
+    let mut tried = Tried::new();
+    tried.0.set_limits(4, 3, outputs(large, 1));
+    ended_with(&mut tried, 1, large);
+    tried.expect_at(
+        answered(1, Status::Succeeded, Delivered::Settled),
+        5,
+        &format!("reported 1 terminal, owed 1 {large} | keep 1 since 5"),
+    );
+    tried.expect(brought(1), "brought 1 | forget 1");
+    // It takes its share of the room.
+    for n in [2, 3] {
+        ended_with(&mut tried, n, large);
+    }
+    let settled = |n| answered(n, Status::Succeeded, Delivered::Settled);
+    let _ = tried.0.handle(settled(2), at(6));
+    tried.expect_at(
+        settled(3),
+        7,
+        &format!("reported 3 terminal, owed 3 {large} | keep 3 since 7, give up 2"),
     );
 }
 
@@ -747,7 +770,11 @@ fn outputs_are_taken_up_after_a_restart() {
         reported: Reported::Terminal,
         cancel_asked: false,
     };
-    let owed = |bytes, ms| OwedOutput { bytes, since: at(ms) };
+    let owed = |bytes, ms| OwedOutput {
+        bytes,
+        since: at(ms),
+        wanted: true,
+    };
     let mut tried = Tried::new();
     let decision = tried.0.recover_outputs(vec![
         (row(1, spooled(60)), owed(60, 7)),

@@ -4,7 +4,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 use muster_shared::parameter_schema::MASK;
 
 /// What is shorter stands in any output by chance: to mask it would say nothing less and spoil the rest.
-pub(crate) const MASKED_BYTES_MIN: usize = 4;
+const MASKED_BYTES_MIN: usize = 4;
 
 pub(super) struct Mask {
     secrets: AhoCorasick,

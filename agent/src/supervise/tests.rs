@@ -351,6 +351,30 @@ fn a_pipe_kept_open_by_a_daemon_does_not_hold_up_the_result() {
     assert!(ran.took < Duration::from_secs(4), "{:?}", ran.took);
 }
 
+/// Writes without end into what another process has for its standard output.
+fn fill(pid: &str) -> std::process::Child {
+    let pipe = fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{pid}/fd/1"))
+        .unwrap();
+    Command::new("yes").stdout(pipe).spawn().unwrap()
+}
+
+#[test]
+fn a_pipe_that_a_stranger_fills_for_ever_does_not_hold_up_the_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "#!/bin/sh\ncd \"$MUSTER_PARAM_DIR\"; echo done; echo $$ >pid\n\
+                  while ! [ -e held ]; do sleep 0.01; done\n";
+    let run = start(script, with_dir(&dir));
+    let mut stranger = fill(&said(&dir, "pid"));
+    fs::write(dir.path().join("held"), "").unwrap();
+    let ran = run.ended();
+    assert_eq!(ran.outcome.ended, Ended::Exited { code: 0 });
+    assert!(ran.output.starts_with("done\n"));
+    // Nobody reads what it writes any more.
+    assert!(!stranger.wait().unwrap().success());
+}
+
 #[test]
 fn five_megabytes_pass_whole() {
     let ran = ran("#!/bin/sh\nhead -c 5000000 /dev/zero | tr '\\0' x\n");

@@ -157,11 +157,19 @@ impl Watch {
         }
     }
 
-    /// Whoever still holds the pipe is no longer of interest, what lies in it is.
+    /// Whoever still holds the pipe is no longer of interest, what lies in it is. No more than that is read: somebody outside
+    /// the tree may fill it for ever.
     fn read_what_is_there(&mut self, spool: &mut Spool) {
         let Some(output) = &self.output else { return };
-        while let Ok(count @ 1..) = output.try_read(&mut self.buffer) {
+        let there = rustix::io::ioctl_fionread(output).unwrap_or(0);
+        let mut left = usize::try_from(there).unwrap_or(usize::MAX);
+        while left > 0 {
+            let room = left.min(self.buffer.len());
+            let Ok(count @ 1..) = output.try_read(&mut self.buffer[..room]) else {
+                return;
+            };
             spool.write(&self.buffer[..count]);
+            left -= count;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Changes, Failed, Installed, Keep, Ran, Upgradable, Verb, ended, run, whole};
+use super::{Changes, Failed, Installed, Keep, Leave, Ran, Upgradable, Verb, ended, run, whole};
 use crate::builtins::apart::Done;
 
 /// Without the last one apt-get calls an update that fetched half of the lists a success.
@@ -47,8 +47,8 @@ pub(super) fn is_locked(ran: &Ran) -> bool {
         || ran.complaint.contains("Unable to acquire the dpkg frontend lock")
 }
 
-pub(super) async fn installed() -> Result<Installed, Failed> {
-    Ok(parse(&whole(LIST).await?))
+pub(super) async fn installed(leave: &Leave) -> Result<Installed, Failed> {
+    Ok(parse(&whole(leave, LIST).await?))
 }
 
 /// A package that was removed leaves a row behind when its configuration stays.
@@ -63,8 +63,8 @@ fn parse(list: &str) -> Installed {
     all
 }
 
-pub(super) async fn upgradable() -> Result<Vec<Upgradable>, Failed> {
-    let simulated = whole(&command_line(Verb::Upgrade, true, &[])).await?;
+pub(super) async fn upgradable(leave: &Leave) -> Result<Vec<Upgradable>, Failed> {
+    let simulated = whole(leave, &command_line(Verb::Upgrade, true, &[])).await?;
     Ok(simulated
         .lines()
         .filter_map(step)
@@ -86,12 +86,14 @@ pub(super) async fn upgradable() -> Result<Vec<Upgradable>, Failed> {
 }
 
 pub(super) async fn dry_run(
+    leave: &Leave,
     verb: Verb,
     names: &[&str],
     there: &Installed,
     mut document: Value,
 ) -> Result<Done, Failed> {
     let ran = run(
+        leave,
         &command_line(verb, true, names),
         Keep::Tail(super::LIST_BYTES_MAX),
     )

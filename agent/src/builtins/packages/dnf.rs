@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Failed, Installed, Ran, Upgradable, Verb, whole};
+use super::{Failed, Installed, Leave, Ran, Upgradable, Verb, whole};
 use crate::builtins::apart::Done;
 
 pub(super) const REFRESH: &[&str] = &["dnf", "-q", "-y", "makecache", "--refresh"];
@@ -39,8 +39,8 @@ pub(super) const fn is_locked(_: &Ran) -> bool {
     false
 }
 
-pub(super) async fn installed() -> Result<Installed, Failed> {
-    Ok(parse(&whole(LIST).await?))
+pub(super) async fn installed(leave: &Leave) -> Result<Installed, Failed> {
+    Ok(parse(&whole(leave, LIST).await?))
 }
 
 /// The keys that packages are signed with are no packages.
@@ -58,9 +58,9 @@ fn parse(list: &str) -> Installed {
     all
 }
 
-pub(super) async fn upgradable() -> Result<Vec<Upgradable>, Failed> {
-    let there = installed().await?;
-    Ok(match_up(&there, &parse(&whole(UPGRADABLE).await?)))
+pub(super) async fn upgradable(leave: &Leave) -> Result<Vec<Upgradable>, Failed> {
+    let there = installed(leave).await?;
+    Ok(match_up(&there, &parse(&whole(leave, UPGRADABLE).await?)))
 }
 
 fn match_up(there: &Installed, available: &Installed) -> Vec<Upgradable> {
@@ -80,11 +80,16 @@ fn match_up(there: &Installed, available: &Installed) -> Vec<Upgradable> {
 }
 
 /// dnf tells its plan in a table for people only.
-pub(super) async fn dry_run(verb: Verb, names: &[&str], mut document: Value) -> Result<Done, Failed> {
+pub(super) async fn dry_run(
+    leave: &Leave,
+    verb: Verb,
+    names: &[&str],
+    mut document: Value,
+) -> Result<Done, Failed> {
     let mut changes = super::Changes::default();
     match verb {
         Verb::Upgrade => {
-            let newer = upgradable().await?;
+            let newer = upgradable(leave).await?;
             let asked = |one: &&Upgradable| names.is_empty() || names.contains(&one.name.as_str());
             for one in newer.iter().filter(asked) {
                 changes.add(
