@@ -106,7 +106,10 @@ async fn the_status_tells_what_runs_and_what_waits_for_what_with_and_without_a_d
         down["running"][0]["pid"], running["pid"],
         "the hook lives on, and that is seen"
     );
-    assert_eq!(down["waiting"][0]["action"], "quick");
+    assert_eq!(
+        (&down["waiting"][0]["action"], &down["waiting"][0]["position"]),
+        (&json!("quick"), &Value::Null)
+    );
     let text = node.tool(&["status"]).await.expect(9).stdout;
     assert!(
         text.contains("not running") && text.contains("runs on without a daemon"),
@@ -125,6 +128,59 @@ async fn the_status_tells_what_runs_and_what_waits_for_what_with_and_without_a_d
         (empty("running") && empty("waiting") && empty("untold")).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_who_is_next_and_of_a_slot_that_is_kept() {
+    let control = FakeControl::new().await;
+    let node = control
+        .start_node(|node| {
+            node.drop_in("slots.toml", "running_max = 2\n");
+            node.install_hook("hold", HOLD);
+            node.install_manifest("hold", &changes("db"));
+            for name in ["db", "web"] {
+                node.install_hook(name, format!("#!/bin/sh\necho {name} >> @DIR@/order\n"));
+                node.install_manifest(name, &changes(name));
+            }
+        })
+        .await;
+    let hold = control.hook_request("hold", node.hook_digest("hold"));
+    control.push(&hold);
+    until("the hook runs", async || {
+        (!node.trace("holds").is_empty()).then_some(())
+    })
+    .await;
+    let requests = ["db", "db", "web"].map(|name| control.hook_request(name, node.hook_digest(name)));
+    requests.iter().for_each(|request| control.push(request));
+    let status = until("all wait", async || {
+        let status = node.tool(&["status", "-o", "json"]).await.expect(0).json();
+        (status["waiting"].as_array().is_some_and(|all| all.len() == 3)).then_some(status)
+    })
+    .await;
+    let told: Vec<_> = status["waiting"].as_array().unwrap().iter().collect();
+    let positions: Vec<_> = told
+        .iter()
+        .map(|one| (one["position"].as_u64().unwrap(), one["action"].as_str().unwrap()))
+        .collect();
+    assert_eq!(positions, [(1, "web"), (2, "db"), (3, "db")]);
+    assert_eq!(
+        (&told[0]["slot_kept_for"], &told[0]["behind"]),
+        (&json!("read_only"), &json!([])),
+        "it clashes with nothing, and waits all the same"
+    );
+    let text = node.tool(&["status"]).await.expect(0).stdout;
+    let row = text.lines().find(|line| line.contains(" web ")).unwrap();
+    assert!(
+        row.ends_with("a slot that is not kept for what only looks (running_max)"),
+        "{text}"
+    );
+
+    fs::write(node.dir.join("go"), "").unwrap();
+    for request in requests.iter().chain([&hold]) {
+        let outcome = control.outcome(request.execution_id).await;
+        assert_eq!(outcome.status, Status::Succeeded, "{outcome:?}");
+    }
+    assert_eq!(node.trace("order"), "web\ndb\ndb\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use muster_shared::{
 use serde::{Deserialize, Serialize};
 
 use super::{OwedOutput, Recorded, Reported, Session, Stage};
-use crate::outcome::Outcome;
+use crate::{hooks::affinity::Lane, outcome::Outcome};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overview {
@@ -35,15 +35,37 @@ pub(crate) struct Running {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Waiting {
-    /// 1 is the next.
-    pub(crate) position: usize,
+    /// 1 is the next to be started, if nothing new comes. Nothing while no daemon lives to say so.
+    pub(crate) position: Option<usize>,
     pub(crate) execution_id: ExecutionId,
     pub(crate) action: ActionName,
     pub(crate) deadline: Timestamp,
+    /// It was taken before a restart, and nothing of that is started before control has been heard again.
+    #[serde(default)]
+    pub(crate) control_unheard: bool,
     /// As many run as may: `running_max`.
     pub(crate) all_slots_taken: bool,
+    /// What the one free slot is kept for, where this is of the other kind.
+    #[serde(default)]
+    pub(crate) slot_kept_for: Option<Kept>,
     /// What it must not run beside, and must not overtake.
     pub(crate) behind: Vec<Behind>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kept {
+    ReadOnly,
+    Changes,
+}
+
+impl Kept {
+    pub(super) const fn from_others_than(lane: &Lane) -> Self {
+        match lane {
+            Lane::ReadOnly => Self::Changes,
+            Lane::Changes(_) => Self::ReadOnly,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -140,11 +162,13 @@ impl Overview {
             let deadline = row.request.deadline();
             match &row.stage {
                 Stage::Taken => overview.waiting.push(Waiting {
-                    position: overview.waiting.len() + 1,
+                    position: None,
                     execution_id,
                     action,
                     deadline,
+                    control_unheard: false,
                     all_slots_taken: false,
+                    slot_kept_for: None,
                     behind: Vec::new(),
                 }),
                 Stage::Started => overview.running.push(Running {

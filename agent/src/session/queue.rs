@@ -4,10 +4,12 @@
 //! there is none. The lowest turn goes first. So a long line for one thing does not hold up the next for another: of two
 //! lines, each moves on by one in its turn. Nobody goes past one that came earlier and waits for the same.
 
+use std::collections::VecDeque;
+
 use crate::hooks::affinity::Lane;
 
 /// What is to be known of an invocation to find its turn.
-pub(super) trait Line {
+pub(super) trait Line: PartialEq {
     /// Whether the two may run at the same time.
     fn runs_beside(&self, other: &Self) -> bool;
     /// Whether it changes nothing.
@@ -73,28 +75,86 @@ pub(super) fn room_for<L: Line>(lane: &L, waiting: &[&Place<L>], queue_max: usiz
     }
 }
 
-/// Which of those that wait starts next, if any may. Where two or more may run, the last place is never given to what
-/// only reads, nor to what changes something, if that has all the others: each can always go on beside the other.
+/// Why one finds no slot to run in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Full {
+    /// As many run as may.
+    All,
+    /// The one slot that is left is kept for the other kind.
+    OfItsKind,
+}
+
+/// Whether one more may run. Where two or more may, the last slot is never given to what only reads, nor to what changes
+/// something, if that has all the others: each can always go on beside the other.
+pub(super) fn slot_for<L: Line>(lane: &L, running: &[&Place<L>], running_max: usize) -> Result<(), Full> {
+    if running.len() >= running_max {
+        return Err(Full::All);
+    }
+    let of_kind_max = (running_max - 1).max(1);
+    let of_kind = running
+        .iter()
+        .filter(|other| other.lane.only_reads() == lane.only_reads());
+    if of_kind.count() < of_kind_max {
+        Ok(())
+    } else {
+        Err(Full::OfItsKind)
+    }
+}
+
+/// What one that waits may neither run beside nor overtake, counted through those that run and on through those that wait.
+pub(super) fn ahead_of<'q, L: Line>(
+    at: usize,
+    waiting: &'q [&Place<L>],
+    running: &'q [&Place<L>],
+) -> impl Iterator<Item = usize> {
+    let lane = &waiting[at].lane;
+    let earlier = running.iter().chain(&waiting[..at]).enumerate();
+    earlier
+        .filter(|(_, other)| !lane.runs_beside(&other.lane))
+        .map(|(number, _)| number)
+}
+
+/// Which of those that wait starts next, if any may.
 pub(super) fn next<L: Line>(
     waiting: &[&Place<L>],
     running: &[&Place<L>],
     running_max: usize,
 ) -> Option<usize> {
-    if running.len() >= running_max {
-        return None;
-    }
-    let of_kind_max = (running_max - 1).max(1);
     let may_start = |at: usize| {
-        let lane = &waiting[at].lane;
-        let of_kind = running
-            .iter()
-            .filter(|other| other.lane.only_reads() == lane.only_reads());
-        let mut ahead = waiting[..at].iter().chain(running);
-        of_kind.count() < of_kind_max && ahead.all(|other| lane.runs_beside(&other.lane))
+        slot_for(&waiting[at].lane, running, running_max).is_ok()
+            && ahead_of(at, waiting, running).next().is_none()
     };
     (0..waiting.len())
         .filter(|at| may_start(*at))
         .min_by_key(|at| (waiting[*at].turn, *at))
+}
+
+/// In which order those that wait start if nothing new comes, and what was started first ends first.
+pub(super) fn order<L: Line>(waiting: &[&Place<L>], running: &[&Place<L>], running_max: usize) -> Vec<usize> {
+    // Of those with the same lane the first is the next: to look at the others too would change nothing, and cost for a
+    // long queue its square at each step.
+    let mut lines: Vec<VecDeque<usize>> = Vec::new();
+    for (at, place) in waiting.iter().enumerate() {
+        match lines.iter_mut().find(|line| waiting[line[0]].lane == place.lane) {
+            Some(line) => line.push_back(at),
+            None => lines.push(VecDeque::from([at])),
+        }
+    }
+    let mut running: VecDeque<&Place<L>> = running.iter().copied().collect();
+    let mut order = Vec::with_capacity(waiting.len());
+    loop {
+        lines.retain(|line| !line.is_empty());
+        lines.sort_by_key(|line| line[0]);
+        let firsts: Vec<&Place<L>> = lines.iter().map(|line| waiting[line[0]]).collect();
+        match next(&firsts, running.make_contiguous(), running_max) {
+            Some(line) => {
+                running.push_back(firsts[line]);
+                order.extend(lines[line].pop_front());
+            }
+            None if lines.is_empty() || running.pop_front().is_none() => return order,
+            None => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +223,24 @@ mod tests {
 
         fn end(&mut self, at: usize) -> u32 {
             self.running.remove(at).0
+        }
+
+        fn each_waits_for_something(&self, running_max: usize) {
+            let waiting: Vec<_> = self.waiting.iter().map(|(_, place)| place).collect();
+            let running: Vec<_> = self.running.iter().map(|(_, place)| place).collect();
+            for (at, place) in waiting.iter().enumerate() {
+                let hindered = slot_for(&place.lane, &running, running_max).is_err()
+                    || ahead_of(at, &waiting, &running).next().is_some();
+                assert!(hindered, "{place:?} beside {running:?}");
+            }
+        }
+
+        /// As it would be if nothing new came.
+        fn order(&self, running_max: usize) -> Vec<u32> {
+            let waiting: Vec<_> = self.waiting.iter().map(|(_, place)| place).collect();
+            let running: Vec<_> = self.running.iter().map(|(_, place)| place).collect();
+            let order = order(&waiting, &running, running_max);
+            order.into_iter().map(|at| self.waiting[at].0).collect()
         }
     }
 
@@ -240,6 +318,7 @@ mod tests {
                     tried.waiting.is_empty() || !tried.running.is_empty(),
                     "{seed}: all wait for nothing"
                 );
+                tried.each_waits_for_something(running_max);
                 if !tried.running.is_empty() && dice.below(2) == 0 {
                     let at = dice.below(tried.running.len() as u64);
                     tried.end(usize::try_from(at).unwrap());
@@ -256,6 +335,32 @@ mod tests {
                     assert!(!clash || before < one, "{seed}: {before} overtook {one}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_waits_starts_in_the_order_that_was_told() {
+        for seed in 1..=300_u64 {
+            let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let running_max = 1 + usize::try_from(dice.below(4)).unwrap();
+            let mut tried = Tried::default();
+            for _ in 0..60 {
+                let _ = tried.arrive(Things(u8::try_from(dice.below(8)).unwrap()), 30);
+                if dice.below(3) == 0 {
+                    tried.start(running_max);
+                }
+                if !tried.running.is_empty() && dice.below(5) == 0 {
+                    tried.end(usize::try_from(dice.below(tried.running.len() as u64)).unwrap());
+                }
+            }
+            let told = tried.order(running_max);
+            let mut started = tried.start(running_max);
+            while !tried.running.is_empty() {
+                tried.end(0);
+                started.extend(tried.start(running_max));
+            }
+            assert!(started.len() > 5, "{seed}: hardly anything waits");
+            assert_eq!(told, started, "{seed}");
         }
     }
 

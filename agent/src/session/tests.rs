@@ -338,9 +338,15 @@ fn what_waits_from_before_a_restart_expires_only_once_control_has_answered() {
     let mut tried = fresh();
     tried.expect_at(Input::Woken, later, " | ");
     assert_eq!(tried.0.next_wake(), None, "there is nothing to wake up for");
+    let unheard = |tried: &Tried| {
+        let waiting = tried.0.overview().waiting;
+        waiting.iter().map(|one| one.control_unheard).collect::<Vec<_>>()
+    };
+    assert_eq!(unheard(&tried), [true, true]);
     // It was fast.
     tried.expect_at(Input::Admitted, 0, "started 1.1 | start 1.1, post 1 started");
     assert_eq!(tried.0.next_wake(), Some(hook(2).deadline()));
+    assert_eq!(unheard(&tried), [false]);
 
     let mut tried = fresh();
     tried.expect_at(
@@ -850,7 +856,7 @@ fn hooks_that_change_different_things_run_side_by_side_and_none_overtakes_its_ow
                 .collect();
             format!(
                 "{} {} behind {}",
-                waiting.position,
+                waiting.position.unwrap(),
                 waiting.action,
                 behind.join(", ")
             )
@@ -864,4 +870,36 @@ fn hooks_that_change_different_things_run_side_by_side_and_none_overtakes_its_ow
     assert_eq!(tried.0.running(), 2);
     let _ = tried.0.handle(done(2), at(0));
     assert_eq!(tried.0.running(), 2);
+}
+
+#[test]
+fn the_queue_is_told_in_the_order_in_which_it_is_started_with_what_each_waits_for() {
+    let mut tried = Tried(Session::new(2, 8, outputs(100, 100)));
+    let lane = |raw: &str| Lane::Changes(vec![raw.parse().unwrap()]);
+    tried.0.set_lanes(BTreeMap::from([
+        ("db".to_owned(), lane("db")),
+        ("web".to_owned(), lane("web")),
+    ]));
+    for (n, action) in [(1, "db"), (2, "db"), (3, "db"), (4, "web"), (5, "db")] {
+        let action = action.parse().unwrap();
+        let _ = tried.0.handle(new(ActionRequest { action, ..hook(n) }), at(0));
+    }
+    let told = tried.0.overview().waiting;
+    let positions: Vec<_> = told.iter().map(|waiting| waiting.position).collect();
+    assert_eq!(positions, [Some(1), Some(2), Some(3), Some(4)]);
+    // It came last but one, clashes with nothing, and a slot is free.
+    let next = &told[0];
+    assert_eq!((next.execution_id, &next.behind[..]), (id(4), &[][..]));
+    assert!(!next.all_slots_taken);
+    assert_eq!(next.slot_kept_for, Some(overview::Kept::ReadOnly));
+    for (n, then) in [(1, 4), (4, 2), (2, 3), (3, 5)] {
+        let decision = tried.0.handle(done(n), at(0));
+        assert!(
+            short(&decision).contains(&format!("started {then}.1")),
+            "{}",
+            short(&decision)
+        );
+    }
+    let told: Vec<_> = told.iter().map(|waiting| waiting.execution_id).collect();
+    assert_eq!(told, [id(4), id(2), id(3), id(5)]);
 }

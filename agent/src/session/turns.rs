@@ -4,8 +4,8 @@ use muster_shared::{ids::ExecutionId, time::Timestamp};
 
 use super::{
     Decision, Fact, Session, Stage,
-    overview::{Behind, Waiting},
-    queue::{self, Crowded, Place},
+    overview::{Behind, Kept, Waiting},
+    queue::{self, Crowded, Full, Place},
     start,
 };
 use crate::{
@@ -141,37 +141,35 @@ impl Session {
         }
     }
 
-    /// The same judgement by which [`Session::pump`] lets each of them wait.
+    /// By the same judgement by which [`Session::pump`] starts each of them, or lets it wait.
     pub(super) fn queue(&self) -> Vec<Waiting> {
-        let all_slots_taken = self.turns.running.len() >= self.turns.running_max;
-        let mut ahead: Vec<&(ExecutionId, Place<Lane>)> = self.turns.running.iter().collect();
-        let mut queue = Vec::new();
-        for one in &self.turns.waiting {
-            let (id, place) = one;
-            let Some(invocation) = self.invocations.get(id) else {
-                continue;
-            };
-            let behind = ahead
-                .iter()
-                .filter(|(_, other)| !place.lane.runs_beside(&other.lane))
-                .filter_map(|(other, theirs)| {
-                    Some(Behind {
-                        execution_id: *other,
-                        action: self.invocations.get(other)?.request.action.clone(),
-                        affinity: place.lane.shared_with(&theirs.lane),
-                    })
+        let turns = &self.turns;
+        let (waiting, running) = (places(&turns.waiting), places(&turns.running));
+        let ahead: Vec<&(ExecutionId, Place<Lane>)> = turns.running.iter().chain(&turns.waiting).collect();
+        let order = queue::order(&waiting, &running, turns.running_max);
+        let told = order.into_iter().enumerate().filter_map(|(before, at)| {
+            let (id, Place { lane, .. }) = &turns.waiting[at];
+            let request = &self.invocations.get(id)?.request;
+            let full = queue::slot_for(lane, &running, turns.running_max).err();
+            let behind = queue::ahead_of(at, &waiting, &running).filter_map(|number| {
+                let (other, theirs) = ahead[number];
+                Some(Behind {
+                    execution_id: *other,
+                    action: self.invocations.get(other)?.request.action.clone(),
+                    affinity: lane.shared_with(&theirs.lane),
                 })
-                .collect();
-            queue.push(Waiting {
-                position: queue.len() + 1,
-                execution_id: *id,
-                action: invocation.request.action.clone(),
-                deadline: invocation.request.deadline(),
-                all_slots_taken,
-                behind,
             });
-            ahead.push(one);
-        }
-        queue
+            Some(Waiting {
+                position: Some(before + 1),
+                execution_id: *id,
+                action: request.action.clone(),
+                deadline: request.deadline(),
+                control_unheard: turns.unproven,
+                all_slots_taken: full == Some(Full::All),
+                slot_kept_for: (full == Some(Full::OfItsKind)).then(|| Kept::from_others_than(lane)),
+                behind: behind.collect(),
+            })
+        });
+        told.collect()
     }
 }

@@ -11,7 +11,7 @@ use super::{DaemonState, KeptHere, RunningHere, Status};
 use crate::{
     link::Link,
     policy::Line,
-    session::overview::{Owed, Unknown, Untold, Waiting},
+    session::overview::{Kept, Owed, Unknown, Untold, Waiting},
     tool::render::{self, or_dash},
 };
 
@@ -231,7 +231,7 @@ fn kept_row(kept: &KeptHere, now: Timestamp) -> Vec<String> {
 
 fn waiting_row(waiting: &Waiting, down: bool, now: Timestamp) -> Vec<String> {
     vec![
-        waiting.position.to_string(),
+        or_dash(waiting.position),
         waiting.execution_id.to_string(),
         waiting.action.to_string(),
         span(now, waiting.deadline),
@@ -244,8 +244,20 @@ fn waits_for(waiting: &Waiting, down: bool) -> String {
         return "the daemon".to_owned();
     }
     let mut reasons: Vec<String> = Vec::new();
+    if waiting.control_unheard {
+        reasons.push("control, not heard since the start".to_owned());
+    }
     if waiting.all_slots_taken {
         reasons.push("a free slot (running_max)".to_owned());
+    }
+    match waiting.slot_kept_for {
+        Some(Kept::ReadOnly) => {
+            reasons.push("a slot that is not kept for what only looks (running_max)".to_owned());
+        }
+        Some(Kept::Changes) => {
+            reasons.push("a slot that is not kept for what changes something (running_max)".to_owned());
+        }
+        None => {}
     }
     for behind in &waiting.behind {
         let what = match &behind.affinity[..] {
