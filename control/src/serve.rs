@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use sd_notify::NotifyState;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::Notify,
+    sync::{Notify, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -104,13 +104,20 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         "listener",
         Box::pin(async move { server::serve(listener, acceptor, app, &stop).await }),
     );
+    let (handed, handed_over) = watch::channel(0);
     spawn(
         "publisher",
         // On a thread of its own: between a commit and the frame nothing else is waited for.
         loop_of(&control, |c| {
             Box::pin(async move {
-                let _ = apart(async move { delivery::publish(&c).await }).await;
+                let _ = apart(async move { delivery::publish(&c, &handed).await }).await;
             })
+        }),
+    );
+    spawn(
+        "drain of the outbox",
+        loop_of(&control, |c| {
+            Box::pin(async move { delivery::drain(&c, &handed_over).await })
         }),
     );
     spawn(

@@ -140,6 +140,37 @@ async fn a_lost_notification_delays_and_loses_nothing() {
     check_invariants(&replicas.world, &there).await;
 }
 
+/// What is committed goes onto its stream while others wait for their turn at writing, the drain of the outbox among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_writer_keeps_nothing_that_is_committed_off_its_stream() {
+    let Some(mut replicas) = Replicas::new(1).await else {
+        return;
+    };
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[("job", Digest::of(b"one"))]).await;
+    let mut frames = node.stream().await;
+    let digest = Digest::of(b"one").to_string();
+    let approve = ["hooks", "approve", "job", "--digest", &digest, "--all"];
+    let _ = replicas.at(0).muster(&approve).await.expect(0);
+    let _ = node.next_baseline(&mut frames).await;
+    let db = replicas.world.database();
+    let held = db.hold_writes().await;
+    // Each is found when the outbox is looked at by the clock: while they come, the drain has something to delete, and may not.
+    for _ in 0..6 {
+        db.alter(&format!(
+            "INSERT INTO outbox (event_type, node_id, hook, created_at)
+             VALUES ('hook_baseline_updated', {}, 'job', now())",
+            db.id(node.id.uuid())
+        ));
+        let told = node.next_baseline(&mut frames).await;
+        assert_eq!(told.digest, Digest::of(b"one"));
+    }
+    drop(held);
+    let said = replicas.control(0).log();
+    assert!(!said.contains("The outbox could not be drained"), "{said}");
+    check_invariants(&replicas.world, &replicas.at(0)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_at_one_replica_is_cancelled_at_another() {
     let Some(replicas) = Replicas::new(2).await else {

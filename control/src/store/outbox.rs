@@ -292,11 +292,10 @@ impl Tx {
         Ok(())
     }
 
-    /// Removes rows that were handed to their streams, or need not be: those up to an id that were written by then.
-    pub(crate) async fn drain_outbox(&mut self, up_to: i64, by: Timestamp) -> Result<u64, StoreError> {
-        let gone = query("DELETE FROM outbox WHERE id <= $1 AND created_at <= $2")
+    /// Removes rows that were handed to their streams, or need not be: those up to an id.
+    pub(crate) async fn drain_outbox(&mut self, up_to: i64) -> Result<u64, StoreError> {
+        let gone = query("DELETE FROM outbox WHERE id <= $1")
             .bind(up_to)
-            .bind(by)
             .execute(&mut self.0)
             .await?;
         Ok(gone)
