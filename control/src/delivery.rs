@@ -16,6 +16,7 @@ use muster_shared::{
     time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated, Parameters},
 };
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
 use crate::{
@@ -29,9 +30,11 @@ use crate::{
 const OUTBOX_BATCH: u32 = 1000;
 /// Looks in the outbox at least this often, should a wake-up be lost; and how often what was handed over is deleted.
 const OUTBOX_POLL: Duration = Duration::from_secs(2);
-/// For how long a row that was handed over here stays for the services that share the database. What one of them reads
-/// later than that, its redelivery finds by the state of things.
-const OUTBOX_KEPT: Duration = Duration::from_secs(6);
+/// For how long a row that was handed over here stays for the services that share the database.
+const OUTBOX_KEPT: Duration = Duration::from_secs(30);
+/// A service that has not read the outbox to its end for so long may have missed rows. Less than they are kept for: what
+/// is measured here begins a little after what is measured there.
+const UNREAD_MAX: Duration = Duration::from_secs(25);
 /// An invocation that was handed to a connected node this long ago and is not acknowledged is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes redelivery looks up at a time.
@@ -178,12 +181,22 @@ pub(crate) async fn owed_now(control: &Control, node: NodeId) -> Result<Vec<Owed
 /// Publishes the outbox until the service stops. How far it has come, it tells those who delete what is behind that.
 pub(crate) async fn publish(control: &Control, handed: &watch::Sender<i64>) {
     let mut cursor = Cursor::default();
+    let mut reading = Reading {
+        to_the_end: since_boot(),
+    };
     loop {
+        let began = since_boot();
         match publish_batch(control, &mut cursor).await {
-            Ok(any) => {
+            Ok(rows) => {
+                let whole = rows < OUTBOX_BATCH as usize;
+                let missed = reading.looked(whole, began, since_boot());
+                // Where nobody shares, nobody else deletes.
+                if let Some(unread) = missed.filter(|_| control.store.is_shared()) {
+                    connect_anew(control, unread);
+                }
                 handed.send_replace(cursor.whole());
                 control.metrics.handed_outbox(cursor.after());
-                if any {
+                if rows > 0 {
                     continue;
                 }
                 tokio::select! {
@@ -202,12 +215,51 @@ pub(crate) async fn publish(control: &Control, handed: &watch::Sender<i64>) {
     }
 }
 
-/// Whether there was anything.
-async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, StoreError> {
+/// How long ago the outbox was read to its end.
+struct Reading {
+    /// When the last look began that left nothing unread.
+    to_the_end: Duration,
+}
+
+impl Reading {
+    /// Notes a look, and whether it left nothing unread. Answers for how long that was not certain, if others may have
+    /// deleted meanwhile what was never seen here.
+    fn looked(&mut self, whole: bool, began: Duration, ended: Duration) -> Option<Duration> {
+        let unread = ended.saturating_sub(self.to_the_end);
+        let missed = unread > UNREAD_MAX;
+        if missed {
+            // Whoever connects from here on is told by the state of things.
+            self.to_the_end = ended;
+        } else if whole {
+            self.to_the_end = began;
+        }
+        missed.then_some(unread)
+    }
+}
+
+/// Nobody sets it, and it goes on while the machine sleeps.
+fn since_boot() -> Duration {
+    let since = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        u64::try_from(since.tv_sec).unwrap_or(0),
+        u32::try_from(since.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// Has every node that is here connect anew, and so be told all that it is owed: an approval that was missed is seen in
+/// no state of the node's, so that no sweep would find it.
+fn connect_anew(control: &Control, unread: Duration) {
+    let streams = control.node_streams.end_all();
+    let seconds = unread.as_secs();
+    log::warn!(streams, seconds; "The outbox could not be read to its end for {seconds} s: {streams} nodes connect anew, and are told all that they are owed");
+}
+
+/// Answers how many rows there were.
+async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<usize, StoreError> {
     let now = Timestamp::now();
     cursor.forget(now);
     let rows = control.store.outbox_after(cursor, now, OUTBOX_BATCH).await?;
-    let any = !rows.is_empty();
+    let count = rows.len();
     for row in rows {
         cursor.read(row.id, now);
         match row.owed {
@@ -222,7 +274,7 @@ async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, S
             None => {}
         }
     }
-    Ok(any)
+    Ok(count)
 }
 
 /// Deletes what was handed over until the service stops. A task of its own: it waits for its turn among all that write,
@@ -351,6 +403,23 @@ fn next_batch(nodes: &[NodeId]) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_that_read_too_late_knows_that_it_may_have_missed_something() {
+        assert!(UNREAD_MAX < OUTBOX_KEPT);
+        let at = Duration::from_secs;
+        let mut reading = Reading { to_the_end: at(100) };
+        assert_eq!(reading.looked(true, at(110), at(125)), None);
+        // A look counts from its beginning: what was written while it went on may not be in it.
+        assert_eq!(reading.looked(true, at(135), at(136)), Some(at(26)));
+        assert_eq!(reading.looked(true, at(138), at(139)), None);
+        // What is behind a full batch is not read, however often it was looked.
+        for second in 140..=163 {
+            assert_eq!(reading.looked(false, at(second), at(second)), None);
+        }
+        assert_eq!(reading.looked(false, at(164), at(164)), Some(at(26)));
+        assert_eq!(reading.looked(false, at(165), at(165)), None);
+    }
 
     #[test]
     fn what_was_handed_over_is_deleted_once_it_is_old_enough_and_not_before() {

@@ -197,7 +197,6 @@ pub(crate) async fn approve(
     project: &Project,
     requester: &Requester,
     (hook, digest, target): (&ActionName, Digest, &Target),
-    now: Timestamp,
 ) -> Result<ApproveResponse, StoreError> {
     let candidates = control
         .store
@@ -209,6 +208,7 @@ pub(crate) async fn approve(
         unchanged: Vec::new(),
     };
     let mut tx = control.store.begin().await?;
+    let now = Timestamp::now();
     for candidate in candidates
         .iter()
         .filter(|c| !c.decommissioned && grants.may_act_on(c.node))

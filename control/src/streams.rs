@@ -165,6 +165,16 @@ impl NodeStreams {
         lock(&self.0).last_cancel >= Some(since)
     }
 
+    /// Ends every stream there is; others may open. Answers how many there were.
+    pub(crate) fn end_all(&self) -> usize {
+        let mut registry = lock(&self.0);
+        let ended: Vec<NodeId> = registry.streams.drain().map(|(node, _)| node).collect();
+        let count = ended.len();
+        registry.changed.extend(ended);
+        self.1.notify_one();
+        count
+    }
+
     /// Opens no other stream. Answers how many there are.
     pub(crate) fn open_no_more(&self) -> usize {
         let mut registry = lock(&self.0);
@@ -309,6 +319,21 @@ mod tests {
         for stream in &mut open {
             assert!(stream.next().await.is_none());
         }
+    }
+
+    #[tokio::test]
+    async fn all_streams_end_and_nodes_may_come_back() {
+        let streams = NodeStreams::default();
+        let mut open = streams.open(node()).unwrap();
+        let _ = streams.take_changed();
+        assert_eq!(streams.end_all(), 1);
+        assert!(open.next().await.is_none());
+        assert!(
+            streams.take_changed().contains(&node()),
+            "the other replicas are told"
+        );
+        drop(open);
+        assert!(streams.open(node()).is_some());
     }
 
     #[test]

@@ -171,6 +171,59 @@ async fn a_long_writer_keeps_nothing_that_is_committed_off_its_stream() {
     check_invariants(&replicas.world, &replicas.at(0)).await;
 }
 
+/// The node's stream stays open while its replica is without the database for longer than the other keeps what it has
+/// handed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_reaches_a_node_whose_replica_was_without_the_database_meanwhile() {
+    let Some(mut replicas) = Replicas::new(2).await else {
+        return;
+    };
+    let relay = PgRelay::before(replicas.world.database().postgres().cluster.socket());
+    let _ = replicas.stop(1).await;
+    replicas.reach_database_by(1, relay.socket());
+    replicas.start(1).await;
+    let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[("job", one)]).await;
+    node.declare(&[("job", two)]).await;
+    let here = replicas.at(0);
+    let _ = here
+        .try_dispatch(&on_node("job", node.id))
+        .await
+        .refused(409, "hook_integrity_violation");
+    let there = node.through(&replicas.at(1));
+    let mut frames = there.stream().await;
+    let _ = here.dispatch(&on_node("ping", node.id)).await;
+    let pending = there.next_request(&mut frames).await;
+
+    relay.refuse(true);
+    let digest = two.to_string();
+    let approve = ["hooks", "approve", "job", "--digest", &digest, "--all"];
+    let _ = here.muster(&approve).await.expect(0);
+    let db = replicas.world.database();
+    until("what the one has handed over is deleted", async || {
+        (db.count("outbox") == 0).then_some(())
+    })
+    .await;
+    relay.refuse(false);
+    let ended = async {
+        while let Some(frame) = frames.next().await {
+            assert_ne!(frame.event, "hook_baseline_updated", "the row was gone");
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, ended).await;
+    ended.expect("the stream ends, so that the node connects anew");
+    let mut frames = there.stream().await;
+    assert_eq!(there.next_baseline(&mut frames).await.digest, two);
+    let said = replicas.control(1).log();
+    assert!(
+        said.contains("The outbox could not be read to its end for"),
+        "{said}"
+    );
+    let _ = here.cancel(pending.execution_id).await;
+    check_invariants(&replicas.world, &here).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_at_one_replica_is_cancelled_at_another() {
     let Some(replicas) = Replicas::new(2).await else {
