@@ -1,6 +1,6 @@
 //! What nodes declare, the baselines of their hooks, and the violations found.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
@@ -17,6 +17,9 @@ use super::{
     rows::{Reader, Row, to_json},
     statement::{QueryBuilder, query},
 };
+
+/// The least by which two instants differ.
+const INSTANT: Duration = Duration::from_millis(1);
 
 pub(crate) struct NewViolation<'a> {
     pub(crate) id: RowId,
@@ -126,22 +129,28 @@ impl Tx {
         digest: Digest,
         (by, now): (&str, Timestamp),
     ) -> Result<bool, StoreError> {
-        let updated = query(
-            "UPDATE hook_baseline SET digest = $3, approved_at = $4, approved_by = $5
-             WHERE node_id = $1 AND hook = $2
-               AND EXISTS (SELECT 1 FROM node_action a
-                           WHERE a.node_id = $1 AND a.name = $2 AND a.kind = 'hook' AND a.digest = $3)",
+        let shown = query(
+            "SELECT b.node_id, b.approved_at FROM hook_baseline b
+             JOIN node_action a ON a.node_id = b.node_id AND a.name = b.hook
+             WHERE b.node_id = $1 AND b.hook = $2 AND a.kind = 'hook' AND a.digest = $3",
         )
         .bind(node.uuid())
         .bind(hook.as_str())
         .bind(&digest.as_bytes()[..])
-        .bind(now)
+        .fetch_optional(&mut self.0)
+        .await?;
+        let Some(shown) = shown else { return Ok(false) };
+        let before = Reader::new(&shown, "hook_baseline", "node_id").at_opt("approved_at")?;
+        query(
+            "UPDATE hook_baseline SET digest = $3, approved_at = $4, approved_by = $5 WHERE node_id = $1 AND hook = $2",
+        )
+        .bind(node.uuid())
+        .bind(hook.as_str())
+        .bind(&digest.as_bytes()[..])
+        .bind(approved_after(before, now))
         .bind(by)
         .execute(&mut self.0)
         .await?;
-        if updated == 0 {
-            return Ok(false);
-        }
         query(
             "UPDATE integrity_violation SET status = 'resolved'
              WHERE node_id = $1 AND kind = 'hook' AND artifact_id = $2 AND observed = $3 AND status <> 'resolved'",
@@ -376,6 +385,11 @@ impl Store {
     }
 }
 
+/// When an approval counts from: later than the one before it, whoever's clock that was by. A node takes no other.
+fn approved_after(before: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    before.map_or(now, |before| now.max(before.plus(INSTANT)))
+}
+
 fn project_of(row: &Row) -> Result<ProjectId, CorruptRow> {
     Reader::new(row, "node", "id").id("project_id")
 }
@@ -467,4 +481,22 @@ pub(crate) struct ViolationFilter<'a> {
     pub(crate) status: Option<&'a str>,
     pub(crate) kind: Option<&'a str>,
     pub(crate) before: Option<RowId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approval_is_later_than_the_one_before_it() {
+        let at = Timestamp::from_millis;
+        for (before, now, counts) in [
+            (None, 5, 5),
+            (Some(4), 5, 5),
+            (Some(5), 5, 6),
+            (Some(3_600_000), 5, 3_600_001),
+        ] {
+            assert_eq!(approved_after(before.map(at), at(now)), at(counts));
+        }
+    }
 }
