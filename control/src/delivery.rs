@@ -148,21 +148,23 @@ fn whole_parameters(
     Ok(parameters)
 }
 
-/// Whether something that waited for its turn on a stream is to be sent still. Asked of the database only where a cancel
-/// was lately: a node that gets what was cancelled all the same is refused its acknowledgement.
+/// Whether something that waited for its turn on a stream is to be sent still. Asked of the database where a cancel was
+/// lately; where others share it, each time: what they cancelled is known here by nothing else. So no action is signed
+/// after its cancel was answered.
 pub(crate) async fn still_owed(control: &Control, node: NodeId, owed: &Owed, now: Timestamp) -> bool {
     let execution = match owed {
         Owed::Action { execution, .. } => execution.id,
         Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => return true,
     };
-    if !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
+    if !control.store.is_shared() && !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
         return true;
     }
     match control.store.target_now(execution, node).await {
         Ok(target) => target.is_some_and(|target| target.status == Status::Pending),
         Err(err) => {
+            // If it was not, redelivery finds it.
             log::error!(node_id:% = node; "Whether an action was cancelled could not be read: {}", crate::error_chain(&err));
-            true
+            false
         }
     }
 }

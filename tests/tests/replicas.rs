@@ -247,6 +247,45 @@ async fn what_runs_at_one_replica_is_cancelled_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_the_buffer_of_a_stream_is_not_sent_once_another_replica_has_cancelled_it() {
+    const DISPATCHES: usize = 200;
+    let Some(replicas) = Replicas::new(2).await else {
+        return;
+    };
+    let (here, there) = (replicas.at(0), replicas.at(1));
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[]).await;
+    // Nobody reads: what does not fit on the wire waits at the one replica, and is cancelled at the other.
+    let mut frames = node.through(&there).stream().await;
+    let mut dispatch = on_node("ping", node.id);
+    dispatch["parameters"] = json!({"fill": "x".repeat(60_000)});
+    let mut sent = Vec::new();
+    for _ in 0..DISPATCHES {
+        sent.push(here.dispatch(&dispatch).await.id);
+    }
+    until("all of them were handed to the stream", async || {
+        let scraped = there.get("/metrics").await.expect(200).text();
+        scraped.contains("\nmuster_outbox_rows 0\n").then_some(())
+    })
+    .await;
+    for id in &sent {
+        assert_eq!(here.cancel(*id).await.execution.status, Status::Cancelled);
+    }
+    let last = here.dispatch(&on_node("ping", node.id)).await;
+    let mut seen = 0;
+    loop {
+        let request = node.next_request(&mut frames).await;
+        if request.execution_id == last.id {
+            break;
+        }
+        seen += 1;
+    }
+    assert!(seen < DISPATCHES, "every cancelled action was sent all the same");
+    let _ = here.cancel(last.id).await;
+    check_invariants(&replicas.world, &here).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_approval_at_one_replica_reaches_a_node_at_another() {
     let Some(replicas) = Replicas::new(2).await else {
         return;
