@@ -275,6 +275,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         oidc: config.oidc.map(Oidc::new).transpose()?,
         node_streams: NodeStreams::default(),
         watchers: Watchers::default(),
+        watching: Arc::default(),
         presence: Presence::default(),
         instances: Instances::default(),
         outbox_wake: Notify::new(),
