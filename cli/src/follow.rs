@@ -6,7 +6,7 @@ use eventsource_stream::{Event, EventStreamError, Eventsource as _};
 use futures_util::StreamExt as _;
 use muster_shared::{
     ids::{ExecutionId, ProjectId},
-    wire::{Execution, Rollout, TimelineEvent},
+    wire::{Execution, Problem, Rollout, TimelineEvent},
 };
 use serde::de::DeserializeOwned;
 
@@ -90,6 +90,14 @@ impl Follower<'_> {
                 "rollout" => tell(News::Rolled(parse(&event)?)),
                 "settled" => {
                     return execution::read(self.client, self.project, self.execution).await;
+                }
+                // Asked again, control says whether another token is needed or a login only had to be renewed.
+                "ended" => {
+                    let problem: Problem = parse(&event)?;
+                    return Err(Failure::Unreachable(format!(
+                        "control ended the event stream: {}",
+                        problem.detail
+                    )));
                 }
                 // A newer control may tell more than this program understands.
                 _ => {}

@@ -46,12 +46,13 @@ pub(crate) async fn cancel(
     project: &Project,
     requester: &Requester,
     (execution, node): (ExecutionId, Option<NodeId>),
-    now: Timestamp,
 ) -> Result<CancelResponse, CancelError> {
     if control.store.header(project.id, execution).await?.is_none() {
         return Err(CancelError::NoSuchExecution(execution));
     }
     let mut tx = control.store.begin().await?;
+    // A node that is asked has its whole grace from now, however long the turn at writing was waited for.
+    let now = Timestamp::now();
     let targets = tx.target_statuses(execution, node).await?;
     if let Some(node) = node.filter(|_| targets.is_empty()) {
         return Err(CancelError::NoSuchTarget(node));

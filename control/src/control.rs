@@ -22,7 +22,7 @@ use crate::{
     rolling::Rollouts,
     signing::Signing,
     store::Store,
-    streams::{NodeStreams, Watchers},
+    streams::{NodeStreams, Watchers, Watching},
 };
 
 pub(crate) struct Control {
@@ -39,6 +39,7 @@ pub(crate) struct Control {
     pub(crate) metrics_public: bool,
     pub(crate) node_streams: NodeStreams,
     pub(crate) watchers: Watchers,
+    pub(crate) watching: Arc<Watching>,
     pub(crate) presence: Presence,
     pub(crate) instances: Instances,
     pub(crate) rates: Rates<String>,

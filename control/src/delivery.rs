@@ -3,7 +3,10 @@
 //! The publisher reads the outbox and hands each row to the stream of its node, if that is here. The redelivery sweep
 //! covers a frame that was lost all the same. Neither is needed for a node that connects: it asks by state.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::try_join_all;
 use muster_shared::{
@@ -13,6 +16,8 @@ use muster_shared::{
     time::Timestamp,
     wire::{ActionCancel, ActionRequest, BaselineUpdated, Parameters},
 };
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
 
 use crate::{
     control::Control,
@@ -23,11 +28,13 @@ use crate::{
 
 /// How many outbox rows are read at a time.
 const OUTBOX_BATCH: u32 = 1000;
-/// Looks in the outbox at least this often, should a wake-up be lost.
+/// Looks in the outbox at least this often, should a wake-up be lost; and how often what was handed over is deleted.
 const OUTBOX_POLL: Duration = Duration::from_secs(2);
-/// How long a row stays for the services that share the database. What one of them reads later than that, its redelivery
-/// finds by the state of things.
-const OUTBOX_KEPT: Duration = Duration::from_secs(6);
+/// For how long a row that was handed over here stays for the services that share the database.
+const OUTBOX_KEPT: Duration = Duration::from_secs(30);
+/// A service that has not read the outbox to its end for so long may have missed rows. Less than they are kept for: what
+/// is measured here begins a little after what is measured there.
+const UNREAD_MAX: Duration = Duration::from_secs(25);
 /// An invocation that was handed to a connected node this long ago and is not acknowledged is sent again.
 const REDELIVER_AFTER: Duration = Duration::from_secs(15);
 /// How many nodes redelivery looks up at a time.
@@ -141,21 +148,23 @@ fn whole_parameters(
     Ok(parameters)
 }
 
-/// Whether something that waited for its turn on a stream is to be sent still. Asked of the database only where a cancel
-/// was lately: a node that gets what was cancelled all the same is refused its acknowledgement.
+/// Whether something that waited for its turn on a stream is to be sent still. Asked of the database where a cancel was
+/// lately; where others share it, each time: what they cancelled is known here by nothing else. So no action is signed
+/// after its cancel was answered.
 pub(crate) async fn still_owed(control: &Control, node: NodeId, owed: &Owed, now: Timestamp) -> bool {
     let execution = match owed {
         Owed::Action { execution, .. } => execution.id,
         Owed::Cancel { .. } | Owed::Baseline { .. } | Owed::SigningKeys => return true,
     };
-    if !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
+    if !control.store.is_shared() && !control.node_streams.cancelled_since(now.minus(BUFFERED_MAX)) {
         return true;
     }
     match control.store.target_now(execution, node).await {
         Ok(target) => target.is_some_and(|target| target.status == Status::Pending),
         Err(err) => {
+            // If it was not, redelivery finds it.
             log::error!(node_id:% = node; "Whether an action was cancelled could not be read: {}", crate::error_chain(&err));
-            true
+            false
         }
     }
 }
@@ -171,19 +180,27 @@ pub(crate) async fn owed_now(control: &Control, node: NodeId) -> Result<Vec<Owed
     Ok(owed)
 }
 
-/// Publishes the outbox until the service stops.
-pub(crate) async fn publish(control: &Control) {
-    // What was handed over is deleted together, a moment later: the delete is off the path of the action, and a row that
-    // is found again after a crash only asks for what the state says anyway.
+/// Publishes the outbox until the service stops. How far it has come, it tells those who delete what is behind that.
+pub(crate) async fn publish(control: &Control, handed: &watch::Sender<i64>) {
     let mut cursor = Cursor::default();
-    let mut drain = Drain::new(control.store.is_shared());
+    let mut reading = Reading {
+        to_the_end: since_boot(),
+    };
     loop {
+        let began = since_boot();
         match publish_batch(control, &mut cursor).await {
-            Ok(true) => {
-                drain.handed(cursor.after());
+            Ok(rows) => {
+                let whole = rows < OUTBOX_BATCH as usize;
+                let missed = reading.looked(whole, began, since_boot());
+                // Where nobody shares, nobody else deletes.
+                if let Some(unread) = missed.filter(|_| control.store.is_shared()) {
+                    connect_anew(control, unread);
+                }
+                handed.send_replace(cursor.whole());
                 control.metrics.handed_outbox(cursor.after());
-            }
-            Ok(false) => {
+                if rows > 0 {
+                    continue;
+                }
                 tokio::select! {
                     () = control.stop.cancelled() => return,
                     () = control.outbox_wake.notified() => {}
@@ -197,19 +214,54 @@ pub(crate) async fn publish(control: &Control) {
                 }
             }
         }
-        // By the clock and not only when it is quiet: under steady load it never is.
-        if let Err(err) = drain.work(control).await {
-            log::error!("The outbox could not be drained: {}", crate::error_chain(&err));
-        }
     }
 }
 
-/// Whether there was anything.
-async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, StoreError> {
+/// How long ago the outbox was read to its end.
+struct Reading {
+    /// When the last look began that left nothing unread.
+    to_the_end: Duration,
+}
+
+impl Reading {
+    /// Notes a look, and whether it left nothing unread. Answers for how long that was not certain, if others may have
+    /// deleted meanwhile what was never seen here.
+    fn looked(&mut self, whole: bool, began: Duration, ended: Duration) -> Option<Duration> {
+        let unread = ended.saturating_sub(self.to_the_end);
+        let missed = unread > UNREAD_MAX;
+        if missed {
+            // Whoever connects from here on is told by the state of things.
+            self.to_the_end = ended;
+        } else if whole {
+            self.to_the_end = began;
+        }
+        missed.then_some(unread)
+    }
+}
+
+/// Nobody sets it, and it goes on while the machine sleeps.
+fn since_boot() -> Duration {
+    let since = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        u64::try_from(since.tv_sec).unwrap_or(0),
+        u32::try_from(since.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// Has every node that is here connect anew, and so be told all that it is owed: an approval that was missed is seen in
+/// no state of the node's, so that no sweep would find it.
+fn connect_anew(control: &Control, unread: Duration) {
+    let streams = control.node_streams.end_all();
+    let seconds = unread.as_secs();
+    log::warn!(streams, seconds; "The outbox could not be read to its end for {seconds} s: {streams} nodes connect anew, and are told all that they are owed");
+}
+
+/// Answers how many rows there were.
+async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<usize, StoreError> {
     let now = Timestamp::now();
     cursor.forget(now);
     let rows = control.store.outbox_after(cursor, now, OUTBOX_BATCH).await?;
-    let any = !rows.is_empty();
+    let count = rows.len();
     for row in rows {
         cursor.read(row.id, now);
         match row.owed {
@@ -224,45 +276,60 @@ async fn publish_batch(control: &Control, cursor: &mut Cursor) -> Result<bool, S
             None => {}
         }
     }
-    Ok(any)
+    Ok(count)
 }
 
-/// The deleting of rows that were handed over. Other services have to read them too: they stay for a while where there
-/// may be some.
-struct Drain {
-    keep: Duration,
-    up_to: i64,
-    handed_at: Instant,
-    next: Instant,
-    done: bool,
+/// Deletes what was handed over until the service stops. A task of its own: it waits for its turn among all that write,
+/// and a row that lies there longer costs nothing, while an action that is not handed over stands still.
+pub(crate) async fn drain(control: &Control, handed: &watch::Receiver<i64>) {
+    let keep = if control.store.is_shared() {
+        OUTBOX_KEPT
+    } else {
+        Duration::ZERO
+    };
+    let mut marks = Marks::default();
+    while !control.stopped_within(OUTBOX_POLL).await {
+        marks.note(*handed.borrow(), Instant::now());
+        let Some(up_to) = marks.older_than(keep, Instant::now()) else {
+            continue;
+        };
+        match drain_up_to(control, up_to).await {
+            Ok(()) => marks.forget(up_to),
+            Err(err) => log::error!("The outbox could not be drained: {}", crate::error_chain(&err)),
+        }
+    }
 }
 
-impl Drain {
-    fn new(shared: bool) -> Self {
-        Self {
-            keep: if shared { OUTBOX_KEPT } else { Duration::ZERO },
-            up_to: 0,
-            handed_at: Instant::now(),
-            next: Instant::now() + OUTBOX_POLL,
-            done: true,
+async fn drain_up_to(control: &Control, up_to: i64) -> Result<(), StoreError> {
+    let mut tx = control.store.begin().await?;
+    tx.drain_outbox(up_to).await?;
+    tx.commit().await
+}
+
+/// How far the outbox was handed over, and when that was seen. By a clock that nobody sets, and of one machine.
+#[derive(Default)]
+struct Marks {
+    seen: VecDeque<(i64, Instant)>,
+    last: i64,
+}
+
+impl Marks {
+    fn note(&mut self, up_to: i64, now: Instant) {
+        if up_to > self.last {
+            self.last = up_to;
+            self.seen.push_back((up_to, now));
         }
     }
 
-    fn handed(&mut self, up_to: i64) {
-        (self.up_to, self.handed_at, self.done) = (up_to, Instant::now(), false);
+    /// What was handed over that long ago, or longer.
+    fn older_than(&self, keep: Duration, now: Instant) -> Option<i64> {
+        let old = |(_, seen): &&(i64, Instant)| now.duration_since(*seen) >= keep;
+        self.seen.iter().take_while(old).last().map(|(up_to, _)| *up_to)
     }
 
-    async fn work(&mut self, control: &Control) -> Result<(), StoreError> {
-        if self.done || Instant::now() < self.next {
-            return Ok(());
-        }
-        self.next = Instant::now() + OUTBOX_POLL + self.keep / 4;
-        // The last ones go with the first round that finds them old enough.
-        self.done = self.handed_at.elapsed() >= self.keep;
-        let mut tx = control.store.begin().await?;
-        tx.drain_outbox(self.up_to, Timestamp::now().minus(self.keep))
-            .await?;
-        tx.commit().await
+    /// These rows are gone.
+    fn forget(&mut self, up_to: i64) {
+        self.seen.retain(|(seen, _)| *seen > up_to);
     }
 }
 
@@ -338,6 +405,50 @@ fn next_batch(nodes: &[NodeId]) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_that_read_too_late_knows_that_it_may_have_missed_something() {
+        assert!(UNREAD_MAX < OUTBOX_KEPT);
+        let at = Duration::from_secs;
+        let mut reading = Reading { to_the_end: at(100) };
+        assert_eq!(reading.looked(true, at(110), at(125)), None);
+        // A look counts from its beginning: what was written while it went on may not be in it.
+        assert_eq!(reading.looked(true, at(135), at(136)), Some(at(26)));
+        assert_eq!(reading.looked(true, at(138), at(139)), None);
+        // What is behind a full batch is not read, however often it was looked.
+        for second in 140..=163 {
+            assert_eq!(reading.looked(false, at(second), at(second)), None);
+        }
+        assert_eq!(reading.looked(false, at(164), at(164)), Some(at(26)));
+        assert_eq!(reading.looked(false, at(165), at(165)), None);
+    }
+
+    #[test]
+    fn what_was_handed_over_is_deleted_once_it_is_old_enough_and_not_before() {
+        let (keep, begun) = (Duration::from_secs(30), Instant::now());
+        let mut marks = Marks::default();
+        marks.note(0, begun);
+        assert_eq!(
+            marks.older_than(Duration::ZERO, begun),
+            None,
+            "nothing was handed over"
+        );
+        marks.note(5, begun);
+        marks.note(5, begun + keep / 2);
+        marks.note(9, begun + keep / 2);
+        assert_eq!(marks.older_than(keep, begun + keep / 2), None);
+        assert_eq!(
+            marks.older_than(keep, begun + keep),
+            Some(5),
+            "seen again is not seen anew"
+        );
+        // A delete that failed is tried again, together with what has become old meanwhile.
+        assert_eq!(marks.older_than(keep, begun + keep * 2), Some(9));
+        marks.forget(5);
+        assert_eq!(marks.older_than(keep, begun + keep * 2), Some(9));
+        marks.forget(9);
+        assert_eq!(marks.older_than(keep, begun + keep * 2), None);
+    }
 
     #[test]
     fn a_full_batch_has_one_after_it() {

@@ -1,6 +1,6 @@
 //! What nodes declare, and whether their hooks are those that were first seen.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, RowId},
@@ -22,6 +22,9 @@ use crate::{
     store::{NewViolation, Order, Project, StoreError, Tx},
     target::Target,
 };
+
+/// How many nodes are approved in one commit: between two of them others have their turn at writing.
+const APPROVED_AT_ONCE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {
@@ -191,51 +194,62 @@ pub(crate) async fn record(
     Ok(tx.commit().await?)
 }
 
-/// Makes a digest the baseline wherever the target's nodes show exactly it, and tells those nodes.
+/// Makes a digest the baseline wherever the target's nodes show exactly it, and tells those nodes: piece by piece, so that
+/// the reports of a large fleet need not wait for all of it.
 pub(crate) async fn approve(
     control: &Control,
     project: &Project,
     requester: &Requester,
     (hook, digest, target): (&ActionName, Digest, &Target),
-    now: Timestamp,
 ) -> Result<ApproveResponse, StoreError> {
     let candidates = control
         .store
         .candidates(project.id, target.selector(), target.node(), hook, Order::Id)
         .await?;
     let grants = requester.grants.in_project(project.domain, project.id);
+    let nodes: Vec<NodeId> = candidates
+        .iter()
+        .filter(|c| !c.decommissioned && grants.may_act_on(c.node))
+        .map(|c| c.node)
+        .collect();
     let mut response = ApproveResponse {
         approved: Vec::new(),
         unchanged: Vec::new(),
     };
-    let mut tx = control.store.begin().await?;
-    for candidate in candidates
-        .iter()
-        .filter(|c| !c.decommissioned && grants.may_act_on(c.node))
-    {
-        if tx
-            .approve_baseline(candidate.node, hook, digest, (&requester.subject, now))
-            .await?
-        {
-            tx.append_baseline_to_outbox(candidate.node, hook, now).await?;
-            response.approved.push(candidate.node);
-        } else {
-            response.unchanged.push(candidate.node);
-        }
+    for nodes in nodes.chunks(APPROVED_AT_ONCE) {
+        let approved =
+            approve_some(control, project.domain, &requester.subject, (hook, digest), nodes).await?;
+        let (approved, unchanged): (Vec<_>, Vec<_>) =
+            nodes.iter().copied().partition(|node| approved.contains(node));
+        response.approved.extend(approved);
+        response.unchanged.extend(unchanged);
     }
-    let entries: Vec<_> = response
-        .approved
-        .iter()
-        .map(|node| {
-            Entry::granted(&requester.subject, "hook.approve", authz::resource(*node))
-                .with(format!("{hook} {digest}"))
-        })
-        .collect();
-    tx.append_audit(project.domain, &entries, now).await?;
-    tx.commit().await?;
-    control.outbox_wake.notify_one();
     log::info!(hook:% = hook, digest:% = digest, nodes = response.approved.len(); "Approved hook {hook} on {} nodes", response.approved.len());
     Ok(response)
+}
+
+/// In a commit of their own. Each node is approved for itself: asked again after a failure, the rest follows.
+async fn approve_some(
+    control: &Control,
+    domain: DomainId,
+    by: &str,
+    (hook, digest): (&ActionName, Digest),
+    nodes: &[NodeId],
+) -> Result<BTreeSet<NodeId>, StoreError> {
+    let mut tx = control.store.begin().await?;
+    let now = Timestamp::now();
+    let approved = tx.approve_baselines(nodes, (hook, digest), (by, now)).await?;
+    if approved.is_empty() {
+        return Ok(approved);
+    }
+    let entry = |node: &NodeId| {
+        Entry::granted(by, "hook.approve", authz::resource(*node)).with(format!("{hook} {digest}"))
+    };
+    let entries: Vec<_> = approved.iter().map(entry).collect();
+    tx.append_audit(domain, &entries, now).await?;
+    tx.commit().await?;
+    control.outbox_wake.notify_one();
+    Ok(approved)
 }
 
 /// A reason that says nothing, or too much.
@@ -279,7 +293,7 @@ pub(crate) async fn acknowledge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::DeclaredBefore;
+    use crate::store::Declared;
     use muster_shared::wire::{Base64, BuiltinAction, DeclaredHook};
 
     fn manifest(hooks: &[&str], builtins: &[&str]) -> CapabilityManifest {
@@ -340,7 +354,7 @@ mod tests {
             check_manifest(&manifest(&["ping"], &["ping"])),
             Err(ManifestError::BuiltinDuplicate(_))
         ));
-        let before = DeclaredBefore::default();
+        let before = Declared::default();
         assert_eq!(
             before.changed_by(&manifest(&["a"], &["ping"])),
             ["declared_hooks", "builtin_actions"]

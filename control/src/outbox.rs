@@ -27,6 +27,12 @@ impl Cursor {
         self.last.unwrap_or(0)
     }
 
+    /// All up to here was read, or does not come any more.
+    pub(crate) fn whole(&self) -> i64 {
+        let before_the_gap = self.missing.keys().next().map(|missing| missing - 1);
+        before_the_gap.unwrap_or_else(|| self.after())
+    }
+
     /// These before it, too.
     pub(crate) fn missing(&self) -> Vec<i64> {
         self.missing.keys().copied().collect()
@@ -87,7 +93,10 @@ mod tests {
                     cursor.read(id, at(1));
                     read.push(id);
                 }
+                // Whoever deletes up to there deletes nothing that is still to come.
+                prop_assert!((1..=cursor.whole()).all(|id| read.contains(&id)));
             }
+            prop_assert_eq!(cursor.whole(), 40);
             read.sort_unstable();
             prop_assert_eq!(read, (1..=40).collect::<Vec<_>>());
             prop_assert!(cursor.missing().is_empty());
@@ -100,11 +109,12 @@ mod tests {
         cursor.read(5, at(0));
         cursor.read(9, at(1));
         assert_eq!((cursor.after(), cursor.missing()), (9, vec![6, 7, 8]));
+        assert_eq!(cursor.whole(), 5);
         cursor.read(7, at(2));
         cursor.forget(at(60));
         assert_eq!(cursor.missing(), [6, 8]);
         cursor.forget(at(61));
-        assert_eq!(cursor.missing(), [0_i64; 0]);
+        assert_eq!((cursor.missing(), cursor.whole()), (vec![], 9));
         cursor.read(1_000_000, at(62));
         assert_eq!(cursor.missing().len(), ASKED_MAX);
     }

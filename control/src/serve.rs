@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use sd_notify::NotifyState;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::Notify,
+    sync::{Notify, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -104,13 +104,20 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         "listener",
         Box::pin(async move { server::serve(listener, acceptor, app, &stop).await }),
     );
+    let (handed, handed_over) = watch::channel(0);
     spawn(
         "publisher",
         // On a thread of its own: between a commit and the frame nothing else is waited for.
         loop_of(&control, |c| {
             Box::pin(async move {
-                let _ = apart(async move { delivery::publish(&c).await }).await;
+                let _ = apart(async move { delivery::publish(&c, &handed).await }).await;
             })
+        }),
+    );
+    spawn(
+        "drain of the outbox",
+        loop_of(&control, |c| {
+            Box::pin(async move { delivery::drain(&c, &handed_over).await })
         }),
     );
     spawn(
@@ -268,6 +275,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
         oidc: config.oidc.map(Oidc::new).transpose()?,
         node_streams: NodeStreams::default(),
         watchers: Watchers::default(),
+        watching: Arc::default(),
         presence: Presence::default(),
         instances: Instances::default(),
         outbox_wake: Notify::new(),

@@ -61,7 +61,7 @@ pub(crate) use evidence::Room;
 pub(crate) use executions::Advance;
 pub(crate) use header::ExecutionHeader;
 #[cfg(test)]
-pub(crate) use hooks::DeclaredBefore;
+pub(crate) use hooks::Declared;
 pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use list::{Detail, Targets};

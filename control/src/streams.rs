@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -165,6 +165,16 @@ impl NodeStreams {
         lock(&self.0).last_cancel >= Some(since)
     }
 
+    /// Ends every stream there is; others may open. Answers how many there were.
+    pub(crate) fn end_all(&self) -> usize {
+        let mut registry = lock(&self.0);
+        let ended: Vec<NodeId> = registry.streams.drain().map(|(node, _)| node).collect();
+        let count = ended.len();
+        registry.changed.extend(ended);
+        self.1.notify_one();
+        count
+    }
+
     /// Opens no other stream. Answers how many there are.
     pub(crate) fn open_no_more(&self) -> usize {
         let mut registry = lock(&self.0);
@@ -244,6 +254,48 @@ impl Watchers {
     }
 }
 
+/// How many executions each caller watches here.
+#[derive(Default)]
+pub(crate) struct Watching(Mutex<HashMap<String, u32>>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the caller watches {0} executions, as many as limits.watches_max allows; end one of them first")]
+pub(crate) struct TooManyWatches(u32);
+
+/// A caller's place among those who watch, until it is dropped.
+pub(crate) struct Place {
+    watching: Arc<Watching>,
+    caller: String,
+}
+
+impl Watching {
+    pub(crate) fn take_place(self: &Arc<Self>, caller: &str, max: u32) -> Result<Place, TooManyWatches> {
+        let mut watching = lock(&self.0);
+        let count = watching.entry(caller.to_owned()).or_default();
+        if *count >= max {
+            return Err(TooManyWatches(max));
+        }
+        *count += 1;
+        Ok(Place {
+            watching: self.clone(),
+            caller: caller.to_owned(),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut watching = lock(&self.watching.0);
+        let left = watching
+            .remove(&self.caller)
+            .unwrap_or_default()
+            .saturating_sub(1);
+        if left > 0 {
+            let _ = watching.insert(std::mem::take(&mut self.caller), left);
+        }
+    }
+}
+
 /// A panic while the lock was held left a whole map behind: every change here is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -311,6 +363,21 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn all_streams_end_and_nodes_may_come_back() {
+        let streams = NodeStreams::default();
+        let mut open = streams.open(node()).unwrap();
+        let _ = streams.take_changed();
+        assert_eq!(streams.end_all(), 1);
+        assert!(open.next().await.is_none());
+        assert!(
+            streams.take_changed().contains(&node()),
+            "the other replicas are told"
+        );
+        drop(open);
+        assert!(streams.open(node()).is_some());
+    }
+
     #[test]
     fn what_was_handed_is_known_until_it_is_long_ago() {
         let (within, begun) = (Duration::from_secs(15), Instant::now());
@@ -331,6 +398,20 @@ mod tests {
         streams.close();
         assert!(open.next().await.is_none());
         assert!(streams.open(node()).is_none());
+    }
+
+    #[test]
+    fn a_caller_watches_so_many_and_no_more_until_one_ends() {
+        let watching = Arc::new(Watching::default());
+        let (first, _second) = (watching.take_place("a", 2).unwrap(), watching.take_place("a", 2));
+        let refused = watching.take_place("a", 2).err().map(|err| err.to_string());
+        assert!(refused.is_some_and(|why| why.contains("limits.watches_max")));
+        let other = watching.take_place("b", 2).unwrap();
+        drop(first);
+        let _again = watching.take_place("a", 2).unwrap();
+        assert!(watching.take_place("a", 2).is_err());
+        drop(other);
+        assert_eq!(lock(&watching.0).len(), 1, "who watches nothing is forgotten");
     }
 
     #[tokio::test]

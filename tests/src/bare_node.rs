@@ -5,8 +5,8 @@ use muster_shared::{
     ids::{Digest, ExecutionId, NodeId},
     time::Timestamp,
     wire::{
-        ActionCancel, ActionRequest, BuiltinAction, CALLBACK_TOKEN_HEADER, Callback, CapabilityManifest,
-        DeclaredHook, EnrollRequest, EnrollResponse,
+        ActionCancel, ActionRequest, BaselineUpdated, BuiltinAction, CALLBACK_TOKEN_HEADER, Callback,
+        CapabilityManifest, DeclaredHook, EnrollRequest, EnrollResponse,
     },
 };
 use reqwest::Method;
@@ -147,6 +147,11 @@ impl BareNode {
     /// The next cancel of the stream, opened as strictly.
     pub async fn next_cancel(&self, frames: &mut Frames) -> Verified<ActionCancel> {
         self.next_event(frames, "action_cancel").await
+    }
+
+    /// The next approval of a hook on the stream, opened as strictly.
+    pub async fn next_baseline(&self, frames: &mut Frames) -> Verified<BaselineUpdated> {
+        self.next_event(frames, "hook_baseline_updated").await
     }
 
     async fn next_event<T: Addressed>(&self, frames: &mut Frames, kind: &str) -> Verified<T> {

@@ -10,6 +10,8 @@ use muster_tests::{
     contract::Contract,
     operator::client_with_ca,
     prelude::*,
+    sse::Frames,
+    wait::PATIENCE,
     world::{on, on_node},
 };
 use reqwest::Method;
@@ -139,6 +141,83 @@ async fn a_rotated_token_keeps_its_grants_and_its_former_secret_for_as_long_as_w
     let _ = world.operator.muster(&["tokens", "revoke", "ci"]).await.expect(0);
     let gone = world.operator.post(&path, &json!({})).await;
     let _ = gone.refused(409, "token_not_live");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_its_token_or_its_grant_does() {
+    let world = World::with_config(Some("[limits]\nwatches_max = 1\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let sent = world.dispatch(on_node("ping", node.id)).await;
+    let events = world
+        .operator
+        .in_project(&format!("executions/{}/events", sent.id));
+    let project = format!("project:{}", world.operator.project);
+    let delete = async |path: &str| {
+        let _ = Answer::to(world.operator.request(Method::DELETE, path))
+            .await
+            .expect(200);
+    };
+    for (name, code) in [
+        ("revoked", "token_revoked"),
+        ("expired", "token_expired"),
+        ("rotated", "token_rotated"),
+        ("ungranted", "project_not_found"),
+    ] {
+        let made = issue(&world, name).await;
+        let held = world.operator.with_token(&made.token);
+        let subject = format!("token:{}", made.about.id);
+        let tuple = grant(&world.operator, &subject, "operator", &project).await;
+        let watching = held.request(Method::GET, &events).send().await;
+        let watching = watching.expect("control answers");
+        assert_eq!(watching.status(), 200);
+        let _ = held.get(&events).await.refused(429, "too_many_watches");
+        let token = format!("/v1/operator-tokens/{}", made.about.id);
+        match name {
+            "revoked" => delete(&token).await,
+            "expired" => {
+                world.alter("UPDATE operator_token SET expires_at = created_at WHERE name = 'expired'");
+            }
+            "rotated" => {
+                let rotate = world.operator.post(&format!("{token}/rotate"), &json!({})).await;
+                let _ = rotate.expect(200);
+            }
+            _ => {
+                let of = &world.operator.project;
+                delete(&format!("/v1/authz/relation-tuples/{}?project_id={of}", tuple.id)).await;
+            }
+        }
+        let mut frames = Frames::of(watching);
+        let last = tokio::time::timeout(PATIENCE, frames.next()).await;
+        let last = last.expect("the stream ends").expect("it says why first");
+        assert_eq!(last.event, "ended");
+        let problem: Problem = serde_json::from_str(&last.data).expect("a problem");
+        assert_eq!(problem.code.as_deref(), Some(code));
+        assert_eq!(frames.next().await, None);
+    }
+
+    // What the command says of it.
+    let made = issue(&world, "at-work").await;
+    let held = world.operator.with_token(&made.token);
+    let subject = format!("token:{}", made.about.id);
+    let _ = grant(&world.operator, &subject, "operator", &project).await;
+    let mut watch = held.muster_command();
+    watch.args(["execution", "watch", &sent.id.to_string()]);
+    let watch = tokio::spawn(muster_tests::operator::said_by(watch));
+    until("the command watches", async || {
+        let second = held.request(Method::GET, &events).send().await;
+        (second.expect("control answers").status() == 429).then_some(())
+    })
+    .await;
+    delete(&format!("/v1/operator-tokens/{}", made.about.id)).await;
+    let said = watch.await.expect("the command ends").expect(5);
+    assert!(
+        said.stderr
+            .contains("control ended the event stream: the token was revoked"),
+        "{}",
+        said.stderr
+    );
+    let _ = world.operator.cancel(sent.id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -53,7 +53,7 @@ async fn every_code_of_the_table_can_be_provoked() {
     let mut seen = Seen::default();
     let world = World::with_config(Some(
         "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nlive_executions_max = 1\n\
-         output_bytes_max = 100000\n",
+         output_bytes_max = 100000\nwatches_max = 1\n",
     ))
     .await;
     world.leave_open();
@@ -402,6 +402,10 @@ async fn dispatches(world: &World, seen: &mut Seen) {
     let ping = on_node("ping", node.id);
     seen.saw(keyed("a b", &ping).await, 400, "invalid_idempotency_key");
     let sent: Execution = keyed("k", &ping).await.expect(201).json();
+    let events = operator.in_project(&format!("executions/{}/events", sent.id));
+    let watching = operator.request(Method::GET, &events).send().await;
+    seen.saw(operator.get(&events).await, 429, "too_many_watches");
+    drop(watching);
     seen.saw(
         keyed("k", &on_node("ping", other.id)).await,
         422,

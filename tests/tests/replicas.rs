@@ -140,6 +140,90 @@ async fn a_lost_notification_delays_and_loses_nothing() {
     check_invariants(&replicas.world, &there).await;
 }
 
+/// What is committed goes onto its stream while others wait for their turn at writing, the drain of the outbox among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_writer_keeps_nothing_that_is_committed_off_its_stream() {
+    let Some(mut replicas) = Replicas::new(1).await else {
+        return;
+    };
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[("job", Digest::of(b"one"))]).await;
+    let mut frames = node.stream().await;
+    let digest = Digest::of(b"one").to_string();
+    let approve = ["hooks", "approve", "job", "--digest", &digest, "--all"];
+    let _ = replicas.at(0).muster(&approve).await.expect(0);
+    let _ = node.next_baseline(&mut frames).await;
+    let db = replicas.world.database();
+    let held = db.hold_writes().await;
+    // Each is found when the outbox is looked at by the clock: while they come, the drain has something to delete, and may not.
+    for _ in 0..6 {
+        db.alter(&format!(
+            "INSERT INTO outbox (event_type, node_id, hook, created_at)
+             VALUES ('hook_baseline_updated', {}, 'job', now())",
+            db.id(node.id.uuid())
+        ));
+        let told = node.next_baseline(&mut frames).await;
+        assert_eq!(told.digest, Digest::of(b"one"));
+    }
+    drop(held);
+    let said = replicas.control(0).log();
+    assert!(!said.contains("The outbox could not be drained"), "{said}");
+    check_invariants(&replicas.world, &replicas.at(0)).await;
+}
+
+/// The node's stream stays open while its replica is without the database for longer than the other keeps what it has
+/// handed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_reaches_a_node_whose_replica_was_without_the_database_meanwhile() {
+    let Some(mut replicas) = Replicas::new(2).await else {
+        return;
+    };
+    let relay = PgRelay::before(replicas.world.database().postgres().cluster.socket());
+    let _ = replicas.stop(1).await;
+    replicas.reach_database_by(1, relay.socket());
+    replicas.start(1).await;
+    let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[("job", one)]).await;
+    node.declare(&[("job", two)]).await;
+    let here = replicas.at(0);
+    let _ = here
+        .try_dispatch(&on_node("job", node.id))
+        .await
+        .refused(409, "hook_integrity_violation");
+    let there = node.through(&replicas.at(1));
+    let mut frames = there.stream().await;
+    let _ = here.dispatch(&on_node("ping", node.id)).await;
+    let pending = there.next_request(&mut frames).await;
+
+    relay.refuse(true);
+    let digest = two.to_string();
+    let approve = ["hooks", "approve", "job", "--digest", &digest, "--all"];
+    let _ = here.muster(&approve).await.expect(0);
+    let db = replicas.world.database();
+    until("what the one has handed over is deleted", async || {
+        (db.count("outbox") == 0).then_some(())
+    })
+    .await;
+    relay.refuse(false);
+    let ended = async {
+        while let Some(frame) = frames.next().await {
+            assert_ne!(frame.event, "hook_baseline_updated", "the row was gone");
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, ended).await;
+    ended.expect("the stream ends, so that the node connects anew");
+    let mut frames = there.stream().await;
+    assert_eq!(there.next_baseline(&mut frames).await.digest, two);
+    let said = replicas.control(1).log();
+    assert!(
+        said.contains("The outbox could not be read to its end for"),
+        "{said}"
+    );
+    let _ = here.cancel(pending.execution_id).await;
+    check_invariants(&replicas.world, &here).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_at_one_replica_is_cancelled_at_another() {
     let Some(replicas) = Replicas::new(2).await else {
@@ -160,6 +244,45 @@ async fn what_runs_at_one_replica_is_cancelled_at_another() {
         assert_eq!(ended.status, Status::Cancelled, "{ended:#?}");
     }
     check_invariants(&replicas.world, &replicas.at(0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_the_buffer_of_a_stream_is_not_sent_once_another_replica_has_cancelled_it() {
+    const DISPATCHES: usize = 200;
+    let Some(replicas) = Replicas::new(2).await else {
+        return;
+    };
+    let (here, there) = (replicas.at(0), replicas.at(1));
+    let node = BareNode::enroll(&replicas.world, "n=one").await;
+    node.declare(&[]).await;
+    // Nobody reads: what does not fit on the wire waits at the one replica, and is cancelled at the other.
+    let mut frames = node.through(&there).stream().await;
+    let mut dispatch = on_node("ping", node.id);
+    dispatch["parameters"] = json!({"fill": "x".repeat(60_000)});
+    let mut sent = Vec::new();
+    for _ in 0..DISPATCHES {
+        sent.push(here.dispatch(&dispatch).await.id);
+    }
+    until("all of them were handed to the stream", async || {
+        let scraped = there.get("/metrics").await.expect(200).text();
+        scraped.contains("\nmuster_outbox_rows 0\n").then_some(())
+    })
+    .await;
+    for id in &sent {
+        assert_eq!(here.cancel(*id).await.execution.status, Status::Cancelled);
+    }
+    let last = here.dispatch(&on_node("ping", node.id)).await;
+    let mut seen = 0;
+    loop {
+        let request = node.next_request(&mut frames).await;
+        if request.execution_id == last.id {
+            break;
+        }
+        seen += 1;
+    }
+    assert!(seen < DISPATCHES, "every cancelled action was sent all the same");
+    let _ = here.cancel(last.id).await;
+    check_invariants(&replicas.world, &here).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -659,6 +659,33 @@ async fn drift_is_refused_at_control_until_it_is_approved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_approval_counts_although_the_one_before_it_was_by_a_clock_that_is_ahead() {
+    let world = World::new().await;
+    let mut node = world.node("n").hook("job", "#!/bin/sh\necho one\n").start().await;
+    let approve = async |node: &Node| {
+        let digest = node.hook_digest("job").to_string();
+        let approve = ["hooks", "approve", "job", "--digest", &digest, "--all"];
+        let _ = world.operator.muster(&approve).await.expect(0);
+    };
+    node.replace_hook("job", "#!/bin/sh\necho two\n").await;
+    approve(&node).await;
+    // Another control gave it, in an hour. The node hears of it as it connects.
+    let _ = node.stop().await;
+    let ahead = world.database().earlier("approved_at", -3_600_000);
+    world
+        .database()
+        .alter(&format!("UPDATE hook_baseline SET approved_at = {ahead}"));
+    node.start().await;
+    let ran = world.run(on_node("job", node.id)).await;
+    assert_eq!(ran.status, Status::Succeeded, "{ran:#?}");
+
+    node.replace_hook("job", "#!/bin/sh\necho three\n").await;
+    approve(&node).await;
+    let ran = world.run(on_node("job", node.id)).await;
+    assert_eq!(ran.status, Status::Succeeded, "{ran:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hook_changed_between_dispatch_and_delivery_is_refused_by_the_node() {
     let world = World::new().await;
     let mut node = world.node("n").hook("count", COUNT).start().await;

@@ -40,6 +40,8 @@ pub(crate) struct Limits {
     pub(crate) node_requests_burst: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
     pub(crate) late_events_max: u32,
+    /// How many executions one caller may watch at a time.
+    pub(crate) watches_max: u32,
     /// How many bytes of inline output one answer carries.
     pub(crate) answer_output_bytes_max: u64,
 }
@@ -63,6 +65,7 @@ pub(super) struct RawLimits {
     node_requests_per_second: Option<u64>,
     node_requests_burst: Option<u64>,
     late_events_max: Option<u64>,
+    watches_max: Option<u64>,
     answer_output_bytes_max: Option<u64>,
 }
 
@@ -102,6 +105,7 @@ impl RawLimits {
                 1_000_000,
             )?,
             late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
+            watches_max: count("limits.watches_max", self.watches_max, 100, 10_000)?.get(),
             answer_output_bytes_max: within(
                 "limits.answer_output_bytes_max",
                 self.answer_output_bytes_max,

@@ -70,33 +70,73 @@ impl Operator {
 impl FromRequestParts<Shared> for Operator {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
-        let Bearer(token) = Bearer::from_request_parts(parts, control).await?;
+        let bearer = Bearer::from_request_parts(parts, control).await?;
+        let identity = Identity::of(control, &bearer).await?;
+        control.rates.check(&identity.subject)?;
+        check_query(parts)?;
+        identity.with_grants(control, relation_of(parts)).await
+    }
+}
+
+/// Whose token it is, if it counts now.
+struct Identity {
+    subject: String,
+    groups: Vec<String>,
+    expires_at: Option<Timestamp>,
+}
+
+impl Identity {
+    async fn of(control: &Control, Bearer(token): &Bearer) -> Result<Self, ApiError> {
         let now = Timestamp::now();
         let (subject, groups, expires_at) = match &control.oidc {
-            Some(oidc) if oidc::is_shaped(&token) => {
+            Some(oidc) if oidc::is_shaped(token) => {
                 let oidc::Caller {
                     subject,
                     groups,
                     expires_at,
-                } = oidc.caller(&token, now).await?;
+                } = oidc.caller(token, now).await?;
                 (subject, groups, Some(expires_at))
             }
             Some(_) | None => {
-                let token = operator_token(control, &token, now).await?;
+                let token = operator_token(control, token, now).await?;
                 (format!("token:{}", token.id), Vec::new(), token.expires_at)
             }
         };
-        control.rates.check(&subject)?;
-        check_query(parts)?;
+        Ok(Self {
+            subject,
+            groups,
+            expires_at,
+        })
+    }
+
+    async fn with_grants(self, control: &Control, relation: &'static str) -> Result<Operator, ApiError> {
+        let Self {
+            subject,
+            groups,
+            expires_at,
+        } = self;
         let subjects: Vec<_> = std::iter::once(&subject).chain(&groups).cloned().collect();
         let grants = Grants::of_all(&subjects, &control.store.tuples_about(&subjects).await?);
-        Ok(Self {
+        Ok(Operator {
             requester: Requester { subject, grants },
             groups,
             expires_at,
-            relation: relation_of(parts),
+            relation,
         })
     }
+}
+
+/// Asks again whether who began to be told of a project may still be: its token, and what it was granted, as they are now.
+/// It counts as no request.
+pub(super) async fn still_in_project(
+    control: &Control,
+    bearer: &Bearer,
+    (project, relation): (ProjectId, &'static str),
+) -> Result<Operator, ApiError> {
+    let identity = Identity::of(control, bearer).await?;
+    let operator = identity.with_grants(control, relation).await?;
+    let _ = visible_project(control, &operator, project).await?;
+    Ok(operator)
 }
 
 /// The operator token of that secret, if it counts now.

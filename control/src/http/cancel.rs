@@ -1,10 +1,7 @@
 //! Taking an execution back.
 
 use axum::{Json, body::Body, extract::State};
-use muster_shared::{
-    time::Timestamp,
-    wire::{CancelRequest, CancelResponse},
-};
+use muster_shared::wire::{CancelRequest, CancelResponse};
 
 use super::{
     auth::{InProject, parse_node},
@@ -26,14 +23,7 @@ pub(super) async fn cancel_execution(
     let request: CancelRequest = read_json_or_default(body, OPERATOR_BODY_BYTES_MAX).await?;
     let node = request.node_id.as_deref().map(parse_node).transpose()?;
     let InProject { operator, project } = caller;
-    let answer = cancel::cancel(
-        &control,
-        &project,
-        &operator.requester,
-        (execution, node),
-        Timestamp::now(),
-    )
-    .await;
+    let answer = cancel::cancel(&control, &project, &operator.requester, (execution, node)).await;
     match answer {
         Ok(answer) => Ok(Json(answer)),
         Err(err) => {

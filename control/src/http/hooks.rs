@@ -9,7 +9,6 @@ use axum::{
 };
 use muster_shared::{
     ids::{ActionName, NodeId},
-    time::Timestamp,
     wire::{ACTION_NODES_MAX, ActionDetail, ApproveRequest, HookState, Page},
 };
 
@@ -90,7 +89,6 @@ pub(super) async fn approve_hook(
         &caller.project,
         &caller.operator.requester,
         (&hook, request.digest, &target),
-        Timestamp::now(),
     )
     .await?;
     if answer.approved.is_empty() && answer.unchanged.is_empty() {

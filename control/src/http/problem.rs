@@ -129,15 +129,15 @@ impl ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let this = if self.correlation.is_some() {
-            self
+impl From<ApiError> for Problem {
+    fn from(err: ApiError) -> Self {
+        let this = if err.correlation.is_some() {
+            err
         } else {
-            self.correlated()
+            err.correlated()
         };
         let correlation = this.correlation;
-        let problem = Problem {
+        Self {
             kind: "about:blank".to_owned(),
             title: this.status.canonical_reason().unwrap_or("Error").to_owned(),
             status: this.status.as_u16(),
@@ -148,19 +148,25 @@ impl IntoResponse for ApiError {
             dropped: this.dropped,
             reason: this.reason.map(str::to_owned),
             correlation_id: this.reason.and(correlation).map(|id| id.to_string()),
-        };
-        let mut response = (this.status, Json(problem)).into_response();
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, invalid_token) = (self.status, self.invalid_token);
+        let seconds = self.retry_after_seconds.unwrap_or(RETRY_AFTER_SECONDS);
+        let mut response = (status, Json(Problem::from(self))).into_response();
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if this.status == StatusCode::TOO_MANY_REQUESTS || this.status == StatusCode::SERVICE_UNAVAILABLE {
-            let seconds = this.retry_after_seconds.unwrap_or(RETRY_AFTER_SECONDS);
+        if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if this.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, challenge(this.invalid_token));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, challenge(invalid_token));
         }
         response
     }

@@ -1,6 +1,9 @@
 //! What nodes declare, the baselines of their hooks, and the violations found.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_shared::{
     ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
@@ -14,9 +17,13 @@ use serde_json::{Value, json};
 
 use super::{
     CorruptRow, Store, StoreError, Tx,
+    outbox::{about, push_nodes},
     rows::{Reader, Row, to_json},
-    statement::{QueryBuilder, query},
+    statement::{ForEach, QueryBuilder, Statement, query},
 };
+
+/// The least by which two instants differ.
+const INSTANT: Duration = Duration::from_millis(1);
 
 pub(crate) struct NewViolation<'a> {
     pub(crate) id: RowId,
@@ -30,69 +37,113 @@ pub(crate) struct NewViolation<'a> {
 }
 
 impl Tx {
-    /// Replaces what a node declares, and pins the baseline of every hook that was never seen there before.
+    /// Replaces what a node declares, and pins the baseline of every hook that was never seen there before. Written is only
+    /// what differs: a node has a hundred actions, and declares them all because one changed.
     pub(crate) async fn replace_capabilities(
         &mut self,
         node: NodeId,
         declared: &CapabilityManifest,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        for gone in [
-            "DELETE FROM node_action WHERE node_id = $1",
-            "DELETE FROM refused_hook WHERE node_id = $1",
-        ] {
-            query(gone).bind(node.uuid()).execute(&mut self.0).await?;
-        }
-        for refused in &declared.refused_hooks {
-            query(
-                "INSERT INTO refused_hook (node_id, name, why) VALUES ($1, $2, $3)
-                 ON CONFLICT (node_id, name) DO NOTHING",
-            )
-            .bind(node.uuid())
-            .bind(&refused.name)
-            .bind(&refused.why)
-            .execute(&mut self.0)
+        let (actions, refused) = what_is_declared(node);
+        let actions = actions.fetch_all(&mut self.0).await?;
+        let refused = refused.fetch_all(&mut self.0).await?;
+        let (before, after) = (Declared::read(&actions, &refused)?, Declared::by(declared));
+        self.forget_declared("node_action", node, &gone(before.actions(), after.actions()))
             .await?;
-        }
-        for builtin in &declared.builtin_actions {
-            query(
-                "INSERT INTO node_action (node_id, name, kind, manifest, denied) VALUES ($1, $2, 'builtin', $3, $4)",
-            )
-            .bind(node.uuid())
-            .bind(&builtin.name)
-            .bind(to_json(builtin).0)
-            .bind(builtin.denied.as_deref())
-            .execute(&mut self.0)
+        self.forget_declared(
+            "refused_hook",
+            node,
+            &gone(before.refused.keys(), after.refused.keys()),
+        )
+        .await?;
+        self.put_refused(node, &differing(&before.refused, &after.refused))
             .await?;
-        }
-        for hook in &declared.declared_hooks {
-            query(
-                "INSERT INTO node_action (node_id, name, kind, digest, manifest, denied)
-                 VALUES ($1, $2, 'hook', $3, $4, $5)",
-            )
-            .bind(node.uuid())
-            .bind(&hook.name)
-            .bind(&hook.checksum.as_bytes()[..])
-            .bind(to_json(hook).0)
-            .bind(hook.denied.as_deref())
-            .execute(&mut self.0)
+        self.put_actions(node, &changed_actions(declared, (&before, &after)), now)
             .await?;
-            query(
-                "INSERT INTO hook_baseline (node_id, hook, digest, pinned_at) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (node_id, hook) DO NOTHING",
-            )
-            .bind(node.uuid())
-            .bind(&hook.name)
-            .bind(&hook.checksum.as_bytes()[..])
-            .bind(now)
-            .execute(&mut self.0)
-            .await?;
-        }
         query("UPDATE node SET capabilities_at = $2 WHERE id = $1")
             .bind(node.uuid())
             .bind(now)
             .execute(&mut self.0)
             .await?;
+        Ok(())
+    }
+
+    async fn forget_declared(
+        &mut self,
+        table: &'static str,
+        node: NodeId,
+        names: &[&str],
+    ) -> Result<(), StoreError> {
+        for names in self.0.pieces(names) {
+            let mut query = QueryBuilder::new("WITH gone (name) AS (");
+            query.push_values(names, |row, name| {
+                row.push_bind(*name);
+            });
+            query.push(") DELETE FROM ").push(table).push(" WHERE node_id = ");
+            query.push_bind(node.uuid());
+            query.push(" AND name IN (SELECT name FROM gone)");
+            query.build().execute(&mut self.0).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_refused(&mut self, node: NodeId, files: &[(&str, &str)]) -> Result<(), StoreError> {
+        for files in self.0.pieces(files) {
+            let mut query = QueryBuilder::new("INSERT INTO refused_hook (node_id, name, why) ");
+            query.push_values(files, |row, (name, why)| {
+                row.push_bind(node.uuid()).push_bind(*name).push_bind(*why);
+            });
+            query.push(" ON CONFLICT (node_id, name) DO UPDATE SET why = excluded.why");
+            query.build().execute(&mut self.0).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_actions(
+        &mut self,
+        node: NodeId,
+        actions: &[ChangedAction<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        for actions in self.0.pieces(actions) {
+            let mut query =
+                QueryBuilder::new("INSERT INTO node_action (node_id, name, kind, digest, manifest, denied) ");
+            query.push_values(actions, |row, action| {
+                row.push_bind(node.uuid())
+                    .push_bind(action.name)
+                    .push_bind(if action.digest.is_some() {
+                        "hook"
+                    } else {
+                        "builtin"
+                    })
+                    .push_bind(action.digest.map(|digest| digest.as_bytes().to_vec()))
+                    .push_bind(action.manifest)
+                    .push_bind(action.denied);
+            });
+            query.push(
+                " ON CONFLICT (node_id, name) DO UPDATE SET kind = excluded.kind, digest = excluded.digest,
+                      manifest = excluded.manifest, denied = excluded.denied",
+            );
+            query.build().execute(&mut self.0).await?;
+        }
+        // A hook that was declared before has its baseline since then.
+        let hooks: Vec<(&str, Digest)> = actions
+            .iter()
+            .filter_map(|action| Some((action.name, action.digest?)))
+            .collect();
+        for hooks in self.0.pieces(&hooks) {
+            let mut query =
+                QueryBuilder::new("INSERT INTO hook_baseline (node_id, hook, digest, pinned_at) ");
+            query.push_values(hooks, |row, (hook, digest)| {
+                row.push_bind(node.uuid())
+                    .push_bind(*hook)
+                    .push_bind(digest.as_bytes().to_vec())
+                    .push_bind(now);
+            });
+            query.push(" ON CONFLICT (node_id, hook) DO NOTHING");
+            query.build().execute(&mut self.0).await?;
+        }
         Ok(())
     }
 
@@ -117,41 +168,65 @@ impl Tx {
             .collect()
     }
 
-    /// Makes a digest the baseline of a hook and settles what was open about that digest. False when the node does not
-    /// show exactly this digest now.
-    pub(crate) async fn approve_baseline(
+    /// Makes a digest the baseline of a hook on those of some nodes that show exactly this digest now, settles what was open
+    /// about it there, and leaves an outbox row for each. Answers which they are.
+    pub(crate) async fn approve_baselines(
         &mut self,
-        node: NodeId,
-        hook: &ActionName,
-        digest: Digest,
+        nodes: &[NodeId],
+        (hook, digest): (&ActionName, Digest),
         (by, now): (&str, Timestamp),
-    ) -> Result<bool, StoreError> {
-        let updated = query(
-            "UPDATE hook_baseline SET digest = $3, approved_at = $4, approved_by = $5
-             WHERE node_id = $1 AND hook = $2
-               AND EXISTS (SELECT 1 FROM node_action a
-                           WHERE a.node_id = $1 AND a.name = $2 AND a.kind = 'hook' AND a.digest = $3)",
-        )
-        .bind(node.uuid())
-        .bind(hook.as_str())
-        .bind(&digest.as_bytes()[..])
-        .bind(now)
-        .bind(by)
-        .execute(&mut self.0)
-        .await?;
-        if updated == 0 {
-            return Ok(false);
+    ) -> Result<BTreeSet<NodeId>, StoreError> {
+        let digest = digest.as_bytes().to_vec();
+        let mut approved = BTreeSet::new();
+        for nodes in self.0.pieces(nodes) {
+            let mut query = about(nodes);
+            query
+                .push(
+                    "b.node_id, b.approved_at FROM asked CROSS JOIN hook_baseline b CROSS JOIN node_action a
+                     WHERE b.node_id = asked.node_id AND a.node_id = asked.node_id AND a.name = b.hook
+                       AND a.kind = 'hook' AND b.hook = ",
+                )
+                .push_bind(hook.as_str());
+            query.push(" AND a.digest = ").push_bind(digest.clone());
+            let shown = query.build().fetch_all(&mut self.0).await?;
+            let mut change = ForEach::new(
+                "UPDATE hook_baseline AS b
+                 SET digest = step.digest, approved_at = step.approved_at, approved_by = step.approved_by",
+                "WHERE b.node_id = step.node_id AND b.hook = step.hook",
+                &["node_id", "hook", "digest", "approved_at", "approved_by"],
+            );
+            for row in &shown {
+                let row = Reader::new(row, "hook_baseline", "node_id");
+                let node: NodeId = row.id("node_id")?;
+                change.push([
+                    node.uuid().into(),
+                    hook.as_str().into(),
+                    digest.clone().into(),
+                    approved_after(row.at_opt("approved_at")?, now).into(),
+                    by.into(),
+                ]);
+                approved.insert(node);
+            }
+            if !shown.is_empty() {
+                change.execute(&mut self.0).await?;
+            }
         }
-        query(
-            "UPDATE integrity_violation SET status = 'resolved'
-             WHERE node_id = $1 AND kind = 'hook' AND artifact_id = $2 AND observed = $3 AND status <> 'resolved'",
-        )
-        .bind(node.uuid())
-        .bind(hook.as_str())
-        .bind(&digest.as_bytes()[..])
-        .execute(&mut self.0)
-        .await?;
-        Ok(true)
+        let all: Vec<NodeId> = approved.iter().copied().collect();
+        for nodes in self.0.pieces(&all) {
+            let mut query = QueryBuilder::new("WITH asked (node_id) AS (");
+            push_nodes(&mut query, nodes);
+            query
+                .push(
+                    ") UPDATE integrity_violation SET status = 'resolved'
+                     WHERE node_id IN (SELECT node_id FROM asked) AND kind = 'hook' AND status <> 'resolved'
+                       AND artifact_id = ",
+                )
+                .push_bind(hook.as_str());
+            query.push(" AND observed = ").push_bind(digest.clone());
+            query.build().execute(&mut self.0).await?;
+        }
+        self.append_baselines_to_outbox(&all, hook, now).await?;
+        Ok(approved)
     }
 
     /// Records a violation, unless the same one is open already.
@@ -208,30 +283,11 @@ impl Tx {
 
 impl Store {
     /// What a node declared last.
-    pub(crate) async fn declared_by(&self, node: NodeId) -> Result<DeclaredBefore, StoreError> {
-        let mut before = DeclaredBefore::default();
-        let rows = query("SELECT node_id, name, kind, manifest FROM node_action WHERE node_id = $1")
-            .bind(node.uuid())
-            .fetch_all(&self.read)
-            .await?;
-        for row in &rows {
-            let row = Reader::new(row, "node_action", "node_id");
-            let said = row.get::<Option<String>>("manifest")?.unwrap_or_default();
-            let list = match row.get::<&str>("kind")? {
-                "hook" => &mut before.hooks,
-                _ => &mut before.builtins,
-            };
-            list.insert(row.get("name")?, said);
-        }
-        let rows = query("SELECT node_id, name, why FROM refused_hook WHERE node_id = $1")
-            .bind(node.uuid())
-            .fetch_all(&self.read)
-            .await?;
-        for row in &rows {
-            let row = Reader::new(row, "refused_hook", "node_id");
-            before.refused.insert(row.get("name")?, row.get("why")?);
-        }
-        Ok(before)
+    pub(crate) async fn declared_by(&self, node: NodeId) -> Result<Declared, StoreError> {
+        let (actions, refused) = what_is_declared(node);
+        let actions = actions.fetch_all(&self.read).await?;
+        let refused = refused.fetch_all(&self.read).await?;
+        Ok(Declared::read(&actions, &refused)?)
     }
 
     /// What an action is on each node of a project that declares it, by the nodes' names.
@@ -376,6 +432,11 @@ impl Store {
     }
 }
 
+/// When an approval counts from: later than the one before it, whoever's clock that was by. A node takes no other.
+fn approved_after(before: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    before.map_or(now, |before| now.max(before.plus(INSTANT)))
+}
+
 fn project_of(row: &Row) -> Result<ProjectId, CorruptRow> {
     Reader::new(row, "node", "id").id("project_id")
 }
@@ -402,21 +463,27 @@ fn read_violation(row: &Row) -> Result<ViolationRow, CorruptRow> {
     })
 }
 
-/// Each name with all that was said of it.
-#[derive(Debug, Default)]
-pub(crate) struct DeclaredBefore {
+/// What a node declares: each name with all that is said of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Declared {
     pub(crate) hooks: BTreeMap<String, String>,
     pub(crate) builtins: BTreeMap<String, String>,
     pub(crate) refused: BTreeMap<String, String>,
 }
 
-impl DeclaredBefore {
-    /// Which fields of a new declaration differ.
-    pub(crate) fn changed_by(&self, declared: &CapabilityManifest) -> Vec<String> {
+/// The actions that a node declared, and the files that it refused.
+fn what_is_declared(node: NodeId) -> (Statement, Statement) {
+    let actions = query("SELECT node_id, name, kind, manifest FROM node_action WHERE node_id = $1");
+    let refused = query("SELECT node_id, name, why FROM refused_hook WHERE node_id = $1");
+    (actions.bind(node.uuid()), refused.bind(node.uuid()))
+}
+
+impl Declared {
+    pub(crate) fn by(declared: &CapabilityManifest) -> Self {
         let hooks = declared.declared_hooks.iter();
         let builtins = declared.builtin_actions.iter();
         let refused = declared.refused_hooks.iter();
-        let now = Self {
+        Self {
             hooks: hooks.map(|hook| (hook.name.clone(), to_json(hook).0)).collect(),
             builtins: builtins
                 .map(|builtin| (builtin.name.clone(), to_json(builtin).0))
@@ -424,7 +491,30 @@ impl DeclaredBefore {
             refused: refused
                 .map(|file| (file.name.clone(), file.why.clone()))
                 .collect(),
-        };
+        }
+    }
+
+    fn read(actions: &[Row], refused: &[Row]) -> Result<Self, CorruptRow> {
+        let mut before = Self::default();
+        for row in actions {
+            let row = Reader::new(row, "node_action", "node_id");
+            let said = row.get::<Option<String>>("manifest")?.unwrap_or_default();
+            let list = match row.get::<&str>("kind")? {
+                "hook" => &mut before.hooks,
+                _ => &mut before.builtins,
+            };
+            list.insert(row.get("name")?, said);
+        }
+        for row in refused {
+            let row = Reader::new(row, "refused_hook", "node_id");
+            before.refused.insert(row.get("name")?, row.get("why")?);
+        }
+        Ok(before)
+    }
+
+    /// Which fields of a new declaration differ.
+    pub(crate) fn changed_by(&self, declared: &CapabilityManifest) -> Vec<String> {
+        let now = Self::by(declared);
         let differs = [
             (self.hooks != now.hooks, "declared_hooks"),
             (self.builtins != now.builtins, "builtin_actions"),
@@ -433,6 +523,70 @@ impl DeclaredBefore {
         let changed = differs.into_iter().filter(|(differs, _)| *differs);
         changed.map(|(_, field)| field.to_owned()).collect()
     }
+
+    /// The names of its actions, of either kind.
+    fn actions(&self) -> impl Iterator<Item = &String> {
+        self.hooks.keys().chain(self.builtins.keys())
+    }
+}
+
+/// The names that were there and are not any more.
+fn gone<'b, 'a>(
+    before: impl Iterator<Item = &'b String>,
+    after: impl Iterator<Item = &'a String>,
+) -> Vec<&'b str> {
+    let after: BTreeSet<&str> = after.map(String::as_str).collect();
+    before
+        .map(String::as_str)
+        .filter(|name| !after.contains(name))
+        .collect()
+}
+
+/// The names of which something else is said than before, or of which nothing was.
+fn differing<'a>(
+    before: &BTreeMap<String, String>,
+    after: &'a BTreeMap<String, String>,
+) -> Vec<(&'a str, &'a str)> {
+    let differs = |(name, said): &(&String, &String)| before.get(*name) != Some(*said);
+    after
+        .iter()
+        .filter(differs)
+        .map(|(name, said)| (name.as_str(), said.as_str()))
+        .collect()
+}
+
+/// One action that a node declares, and did not declare like this before.
+struct ChangedAction<'a> {
+    name: &'a str,
+    /// Of a hook.
+    digest: Option<Digest>,
+    manifest: &'a str,
+    denied: Option<&'a str>,
+}
+
+fn changed_actions<'a>(
+    declared: &'a CapabilityManifest,
+    (before, after): (&Declared, &'a Declared),
+) -> Vec<ChangedAction<'a>> {
+    let hooks: BTreeMap<&str, &str> = differing(&before.hooks, &after.hooks).into_iter().collect();
+    let builtins: BTreeMap<&str, &str> = differing(&before.builtins, &after.builtins).into_iter().collect();
+    let hooks = declared.declared_hooks.iter().filter_map(|hook| {
+        Some(ChangedAction {
+            name: &hook.name,
+            digest: Some(hook.checksum),
+            manifest: hooks.get(hook.name.as_str())?,
+            denied: hook.denied.as_deref(),
+        })
+    });
+    let builtins = declared.builtin_actions.iter().filter_map(|builtin| {
+        Some(ChangedAction {
+            name: &builtin.name,
+            digest: None,
+            manifest: builtins.get(builtin.name.as_str())?,
+            denied: builtin.denied.as_deref(),
+        })
+    });
+    hooks.chain(builtins).collect()
 }
 
 /// A builtin in the shape of a manifest, so that readers need to know one shape only.
@@ -467,4 +621,22 @@ pub(crate) struct ViolationFilter<'a> {
     pub(crate) status: Option<&'a str>,
     pub(crate) kind: Option<&'a str>,
     pub(crate) before: Option<RowId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approval_is_later_than_the_one_before_it() {
+        let at = Timestamp::from_millis;
+        for (before, now, counts) in [
+            (None, 5, 5),
+            (Some(4), 5, 5),
+            (Some(5), 5, 6),
+            (Some(3_600_000), 5, 3_600_001),
+        ] {
+            assert_eq!(approved_after(before.map(at), at(now)), at(counts));
+        }
+    }
 }

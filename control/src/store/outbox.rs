@@ -111,11 +111,16 @@ pub(super) fn by_node(rows: &[Row], owed: impl Fn(&Row) -> Result<Owed, CorruptR
 /// Begins a statement about these nodes: `asked` is a table of them.
 pub(super) fn about(nodes: &[NodeId]) -> QueryBuilder {
     let mut query = QueryBuilder::new("WITH asked (node_id) AS (");
+    push_nodes(&mut query, nodes);
+    query.push(") SELECT ");
+    query
+}
+
+/// A row for each node.
+pub(super) fn push_nodes(query: &mut QueryBuilder, nodes: &[NodeId]) {
     query.push_values(nodes, |row, node| {
         row.push_bind(node.uuid());
     });
-    query.push(") SELECT ");
-    query
 }
 
 /// Every invocation of these nodes that is released, pending and not expired, oldest first.
@@ -274,29 +279,32 @@ fn still_owed(raw: &Row, now: Timestamp) -> Result<Option<(NodeId, Owed)>, Corru
 }
 
 impl Tx {
-    pub(crate) async fn append_baseline_to_outbox(
+    pub(super) async fn append_baselines_to_outbox(
         &mut self,
-        node: NodeId,
+        nodes: &[NodeId],
         hook: &ActionName,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         self.tell(News::Outbox);
-        query(
-            "INSERT INTO outbox (event_type, node_id, hook, created_at) VALUES ('hook_baseline_updated', $1, $2, $3)",
-        )
-        .bind(node.uuid())
-        .bind(hook.as_str())
-        .bind(now)
-        .execute(&mut self.0)
-        .await?;
+        for nodes in self.0.pieces(nodes) {
+            let mut query = QueryBuilder::new("WITH told (node_id) AS (");
+            push_nodes(&mut query, nodes);
+            query
+                .push(
+                    ") INSERT INTO outbox (event_type, node_id, hook, created_at)
+                     SELECT 'hook_baseline_updated', node_id, ",
+                )
+                .push_bind(hook.as_str());
+            query.push(", ").push_bind(now).push(" FROM told");
+            query.build().execute(&mut self.0).await?;
+        }
         Ok(())
     }
 
-    /// Removes rows that were handed to their streams, or need not be: those up to an id that were written by then.
-    pub(crate) async fn drain_outbox(&mut self, up_to: i64, by: Timestamp) -> Result<u64, StoreError> {
-        let gone = query("DELETE FROM outbox WHERE id <= $1 AND created_at <= $2")
+    /// Removes rows that were handed to their streams, or need not be: those up to an id.
+    pub(crate) async fn drain_outbox(&mut self, up_to: i64) -> Result<u64, StoreError> {
+        let gone = query("DELETE FROM outbox WHERE id <= $1")
             .bind(up_to)
-            .bind(by)
             .execute(&mut self.0)
             .await?;
         Ok(gone)

@@ -13,7 +13,9 @@ use muster_shared::{
     selector::Selector,
     status::Status,
     time::Timestamp,
-    wire::{DispatchRequest, output_key},
+    wire::{
+        Base64, BuiltinAction, CapabilityManifest, DeclaredHook, DispatchRequest, RefusedHook, output_key,
+    },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::sync::MutexGuard;
@@ -25,10 +27,11 @@ use crate::{
     authz::{Grants, Requester},
     config::{Config, Given},
     control::Shared,
-    dispatch, init,
+    dispatch, init, integrity,
     keys::{chance, token_hash},
     retention::{self, Keep, Retention, Rules},
     serve,
+    target::Target,
 };
 
 mod hostile;
@@ -544,6 +547,188 @@ async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
         .unwrap();
     assert_eq!(shown.target_count(), u64::from(NODES));
     assert_eq!(shown.targets.len(), 1000);
+}
+
+// ---- what nodes declare
+
+fn declares(hooks: &[(&str, &str)], builtins: &[&str], refused: &[(&str, &str)]) -> CapabilityManifest {
+    CapabilityManifest {
+        binary_version: "1".into(),
+        binary_checksum: Base64(vec![0; 32]),
+        declared_hooks: hooks
+            .iter()
+            .map(|(name, bytes)| DeclaredHook {
+                name: (*name).into(),
+                checksum: Digest::of(bytes.as_bytes()),
+                file_checksum: None,
+                manifest_checksum: None,
+                manifest: None,
+                denied: None,
+            })
+            .collect(),
+        builtin_actions: builtins
+            .iter()
+            .map(|name| BuiltinAction {
+                name: (*name).into(),
+                description: None,
+                parameters: vec![],
+                denied: None,
+            })
+            .collect(),
+        refused_hooks: refused
+            .iter()
+            .map(|(name, why)| RefusedHook {
+                name: (*name).into(),
+                why: (*why).into(),
+            })
+            .collect(),
+        labels: None,
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_node_is_what_it_declared_last_and_what_it_showed_first() {
+    let fixture = fixture().await;
+    let node = fixture.nodes(1).await[0];
+    let ids = (node, fixture.project.domain);
+    for (manifest, changed) in [
+        (
+            declares(&[("a", "1"), ("b", "1")], &["ping"], &[("x", "open")]),
+            3,
+        ),
+        (
+            declares(&[("a", "1"), ("b", "1")], &["ping"], &[("x", "open")]),
+            0,
+        ),
+        (
+            declares(&[("a", "2"), ("b", "1"), ("c", "1")], &["ping", "facts"], &[]),
+            3,
+        ),
+        // A builtin of before is a hook now, and the other way round.
+        (declares(&[("facts", "1")], &["ping", "a"], &[("x", "a link")]), 3),
+        (
+            declares(
+                &[],
+                &["ping"],
+                &[("x", "open"), ("y", "open"), ("x", "said twice")],
+            ),
+            3,
+        ),
+        (declares(&[("a", "1"), ("b", "2")], &[], &[]), 3),
+    ] {
+        let told = integrity::declare(&fixture.control, ids, &manifest, Timestamp::now()).await;
+        assert_eq!(told.unwrap().len(), changed, "{manifest:?}");
+        let kept = fixture.store().declared_by(node).await.unwrap();
+        assert_eq!(kept, Declared::by(&manifest));
+    }
+    let pinned = query("SELECT node_id, hook, digest FROM hook_baseline ORDER BY hook");
+    let rows = pinned.fetch_all(&fixture.store().read).await.unwrap();
+    let pinned: Vec<(String, Digest)> = rows
+        .iter()
+        .map(|row| {
+            let row = rows::Reader::new(row, "hook_baseline", "node_id");
+            (row.get("hook").unwrap(), row.digest("digest").unwrap())
+        })
+        .collect();
+    let first = Digest::of(b"1");
+    assert_eq!(
+        pinned,
+        ["a", "b", "c", "facts"].map(|hook| (hook.to_owned(), first))
+    );
+    // Those that show something else now are violations, each once.
+    assert_eq!(fixture.count("integrity_violation").await, 2);
+}
+
+#[tokio::test]
+async fn a_node_that_declares_one_thing_anew_writes_one_thing() {
+    let fixture = fixture().await;
+    let node = fixture.nodes(1).await[0];
+    let ids = (node, fixture.project.domain);
+    let hooks: Vec<String> = (0..100).map(|n| format!("hook-{n}")).collect();
+    let mut hooks: Vec<(&str, &str)> = hooks.iter().map(|name| (name.as_str(), "1")).collect();
+    let builtins = ["ping", "facts", "reboot"];
+    let declare = async |hooks: &[(&str, &str)]| {
+        let manifest = declares(hooks, &builtins, &[]);
+        let told = integrity::declare(&fixture.control, ids, &manifest, Timestamp::now()).await;
+        let _ = told.unwrap();
+    };
+    let _alone = listen().await;
+    let wrote = || {
+        let writes = ["INSERT", "UPDATE", "DELETE"];
+        let is_one = |sql: &String| writes.iter().any(|word| sql.contains(word));
+        heard().into_iter().filter(is_one).collect::<Vec<_>>()
+    };
+    declare(&hooks).await;
+    // Actions and baselines, in pieces, and the node.
+    assert!(wrote().len() < 20);
+    declare(&hooks).await;
+    assert_eq!(wrote(), [""; 0], "nothing changed");
+    hooks.push(("one-more", "1"));
+    declare(&hooks).await;
+    let wrote = wrote();
+    assert_eq!(wrote.len(), 3, "{wrote:#?}");
+    assert_eq!(fixture.count("node_action").await, 104);
+}
+
+#[tokio::test]
+async fn an_approval_for_a_fleet_asks_for_no_node_alone() {
+    const NODES: u32 = 1500;
+    let fixture = fixture().await;
+    let nodes = fixture.nodes(NODES).await;
+    let (was, is) = (Digest::of(b"was"), Digest::of(b"is"));
+    let project = &fixture.project;
+    // The last one shows something else.
+    let (showing, other) = nodes.split_at(nodes.len() - 1);
+    let mut tx = fixture.store().begin().await.unwrap();
+    for node in &nodes {
+        for shown in ["was", if showing.contains(node) { "is" } else { "was" }] {
+            let manifest = declares(&[("job", shown)], &["ping"], &[]);
+            tx.replace_capabilities(*node, &manifest, Timestamp::now())
+                .await
+                .unwrap();
+        }
+    }
+    for node in &nodes[..2] {
+        let violation = NewViolation {
+            id: RowId::mint(Timestamp::now(), chance().unwrap()),
+            node: *node,
+            domain: project.domain,
+            kind: "hook",
+            artifact: "job",
+            detected_by: "capabilities",
+            observed: Some(is.as_bytes()),
+            expected: Some(was.as_bytes()),
+        };
+        tx.insert_violation(&violation, Timestamp::now()).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let hook: ActionName = "job".parse().unwrap();
+    let all = Target::parse(None, None, true).unwrap();
+    let _alone = listen().await;
+    let answer = integrity::approve(&fixture.control, project, &fixture.requester, (&hook, is, &all))
+        .await
+        .unwrap();
+    let asked = heard().len();
+    assert!(asked < NODES as usize / 10, "{asked} statements");
+    assert_eq!(
+        answer.approved.iter().collect::<BTreeSet<_>>(),
+        showing.iter().collect::<BTreeSet<_>>()
+    );
+    assert_eq!(answer.unchanged, other);
+    let approved = i64::from(NODES) - 1;
+    for (counted, rows) in [
+        ("hook_baseline WHERE approved_at IS NOT NULL", approved),
+        ("outbox WHERE event_type = 'hook_baseline_updated'", approved),
+        ("audit WHERE relation = 'hook.approve'", approved),
+        ("integrity_violation WHERE status = 'resolved'", 2),
+    ] {
+        assert_eq!(fixture.count(counted).await, rows, "{counted}");
+    }
+    let owed = fixture.store().owed_to(showing[0]).await.unwrap();
+    assert!(
+        matches!(&owed[..], [Owed::Baseline { digest, .. }] if *digest == is),
+        "{owed:?}"
+    );
 }
 
 /// The keyset of one node's list stands on it.

@@ -7,8 +7,8 @@ use muster_shared::{
     time::Timestamp,
     wire::{
         CancelRequest, CancelResponse, DispatchPreview, DispatchRequest, Execution, ExecutionDetail,
-        ExecutionTarget, IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, Page, PauseRequest, Rollout,
-        TimelineEvent,
+        ExecutionTarget, IDEMPOTENCY_KEY_HEADER, IDEMPOTENT_REPLAY_HEADER, Page, PauseRequest, Problem,
+        Rollout, TimelineEvent,
     },
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -227,18 +227,21 @@ fn timeline_events(schemas: &mut SchemaGenerator) -> Schema {
         schemas.subschema_for::<TimelineEvent>(),
         schemas.subschema_for::<Rollout>(),
         schemas.subschema_for::<Execution>(),
+        schemas.subschema_for::<Problem>(),
     ];
-    event(&["invocation", "rollout", "settled"], &data)
+    event(&["invocation", "rollout", "settled", "ended"], &data)
 }
 
 pub(in crate::http) fn execution_events() -> Operation {
     Operation::new("WatchExecution", "Follow the timeline of an execution")
         .more(
             "Each `invocation` event carries a TimelineEvent, each `rollout` event a Rollout that has moved; the stream \
-             ends with one `settled` event that carries the Execution.",
+             ends with one `settled` event that carries the Execution. A caller whose token has ended, or who may not see \
+             the execution any more, is told so within five seconds by an `ended` event that carries a Problem.",
         )
         .header("last-event-id", "The id of the last event that was seen; the stream goes on after it.", text)
         .answers_events("The timeline, from its beginning.", timeline_events)
+        .refuses(429, &["too_many_watches"])
 }
 
 pub(in crate::http) fn read_output() -> Operation {

@@ -21,6 +21,7 @@ use crate::{
     rate::TooOften,
     rolling::PauseError,
     store::{Passing, StoreError},
+    streams::TooManyWatches,
     target::BadTarget,
 };
 
@@ -93,6 +94,12 @@ impl From<TooOften> for ApiError {
             retry_after_seconds: u32::try_from(err.wait_seconds()).ok(),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", err.to_string())
         }
+    }
+}
+
+impl From<TooManyWatches> for ApiError {
+    fn from(err: TooManyWatches) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_watches", err.to_string())
     }
 }
 
