@@ -17,6 +17,7 @@ use crate::{
     outputs::OutputStore,
     presence::Presence,
     rate::Rates,
+    refusals::Refusals,
     replica::Replicas,
     restored::Restored,
     rolling::Rollouts,
@@ -43,6 +44,7 @@ pub(crate) struct Control {
     pub(crate) instances: Instances,
     pub(crate) rates: Rates<String>,
     pub(crate) node_rates: Rates<NodeId>,
+    pub(crate) refusals: Refusals,
     /// The backup from which this control was made again, if it was.
     pub(crate) restored: Option<Restored>,
     /// The issuer whose tokens count beside our own.

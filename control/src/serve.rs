@@ -23,7 +23,9 @@ use crate::{
     outputs::{LocalStore, OutputStore, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, replica,
+    reconcile,
+    refusals::{self, Refusals},
+    replica,
     replica::Replicas,
     restored::{self, RestoredError},
     retention, rolling,
@@ -146,6 +148,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         loop_of(&control, |c| Box::pin(async move { signing::watch(&c).await })),
     );
     spawn(
+        "teller of refusals",
+        loop_of(&control, |c| Box::pin(async move { refusals::run(&c).await })),
+    );
+    spawn(
         "presence writer",
         loop_of(&control, |c| Box::pin(async move { write_presence(&c).await })),
     );
@@ -180,6 +186,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         () = tasks.wait() => {}
         _ = terminate.recv() => log::warn!("Told to stop twice: not waiting for what is under way"),
     }
+    refusals::tell(&control, true).await;
     if let Err(err) = control.presence.write(&control.store).await {
         log::warn!("The last heartbeats were not written: {}", error_chain(&err));
     }
@@ -261,6 +268,7 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
             config.limits.node_requests_per_second,
             config.limits.node_requests_burst,
         ),
+        refusals: Refusals::new(config.limits.refusals_audited_per_hour),
         limits: config.limits,
         restored,
         metrics: Metrics::default(),

@@ -38,6 +38,8 @@ pub(crate) struct Limits {
     /// The same two of one node.
     pub(crate) node_requests_per_second: NonZeroU32,
     pub(crate) node_requests_burst: NonZeroU32,
+    /// How many refusals of one node or bootstrap token are audited one by one: at once after a pause, and in an hour.
+    pub(crate) refusals_audited_per_hour: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
     pub(crate) late_events_max: u32,
     /// How many bytes of inline output one answer carries.
@@ -62,6 +64,7 @@ pub(super) struct RawLimits {
     requests_burst: Option<u64>,
     node_requests_per_second: Option<u64>,
     node_requests_burst: Option<u64>,
+    refusals_audited_per_hour: Option<u64>,
     late_events_max: Option<u64>,
     answer_output_bytes_max: Option<u64>,
 }
@@ -100,6 +103,12 @@ impl RawLimits {
                 self.node_requests_burst,
                 50_000,
                 1_000_000,
+            )?,
+            refusals_audited_per_hour: count(
+                "limits.refusals_audited_per_hour",
+                self.refusals_audited_per_hour,
+                120,
+                100_000,
             )?,
             late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
             answer_output_bytes_max: within(
