@@ -268,6 +268,11 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
             config.limits.node_requests_per_second,
             config.limits.node_requests_burst,
         ),
+        enroll_rates: Rates::new(
+            "limits.enroll_requests_per_second",
+            config.limits.enroll_requests_per_second,
+            config.limits.enroll_requests_burst,
+        ),
         refusals: Refusals::new(config.limits.refusals_audited_per_hour),
         limits: config.limits,
         restored,

@@ -300,6 +300,35 @@ async fn what_was_counted_is_told_while_the_refusals_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_that_admits_nobody_any_more_leaves_a_short_trail_and_waits_for_no_writer() {
+    let mut world = World::with_config(Some("[limits]\nrefusals_audited_per_hour = 2\n")).await;
+    let token = world.bootstrap_token("n=one").await;
+    let http = muster_tests::operator::client_with_ca(&world.operator.ca_file);
+    let ask = async |operator: &muster_tests::Operator| {
+        let newcomer = BareNode::enroll_request();
+        muster_tests::Answer::to(BareNode::enroll_call(&http, operator, &token, &newcomer)).await
+    };
+    let _ = ask(&world.operator).await.expect(201);
+    for _ in 0..10 {
+        let _ = ask(&world.operator).await.refused(401, "bootstrap_token_used");
+    }
+    let held = world.database().hold_writes().await;
+    let _ = ask(&world.operator).await.refused(401, "bootstrap_token_used");
+    drop(held);
+    let trail = rows(&world).await;
+    assert_eq!(count(&trail, "node.enroll", "permission_denied"), 2, "{trail:#?}");
+    let id = world
+        .database()
+        .value("SELECT max(subject) FROM audit WHERE relation = 'node.enroll'");
+    let _ = world.stop().await;
+    world.start().await;
+    let about = format!("project:{}", world.operator.project);
+    let trail = rows(&world).await;
+    assert_eq!(counted(&trail), [(id, about, 9)]);
+    assert_eq!(count(&trail, "refusals.counted", "permission_denied"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_cannot_be_written_fails_what_it_describes() {
     let world = World::new().await;
     let node = world.node("n").start().await;

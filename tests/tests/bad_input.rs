@@ -875,6 +875,42 @@ async fn a_bootstrap_token_enrols_as_often_as_it_says_and_a_lost_answer_costs_no
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_that_is_shown_too_often_is_told_when_to_come_back_and_no_other_is() {
+    let config = "[limits]\nenroll_requests_per_second = 1\nenroll_requests_burst = 3\n";
+    let world = World::with_config(Some(config)).await;
+    let token = world.bootstrap_token("n=one").await;
+    let http = client_with_ca(&world.operator.ca_file);
+    let ask = BareNode::enroll_request();
+    let call = |token: &str| Answer::to(BareNode::enroll_call(&http, &world.operator, token, &ask));
+    let first: EnrollResponse = call(&token).await.expect(201).json();
+    let refused = until("its bucket is empty", async || {
+        let answer = call(&token).await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
+    let problem = refused.refused(429, "rate_limited");
+    assert!(
+        problem.detail.contains("limits.enroll_requests_per_second"),
+        "{}",
+        problem.detail
+    );
+    // Another token has a bucket of its own, and what is no token has none to fill.
+    let other = world.bootstrap_token("n=two").await;
+    let _ = call(&other).await.expect(201);
+    for _ in 0..10 {
+        let _ = call("mbt_nobody").await.refused(401, "bootstrap_token_invalid");
+    }
+    // Who comes back enrols.
+    let again: EnrollResponse = until("there is room again", async || {
+        let answer = call(&token).await;
+        (answer.status == 201).then(|| answer.json())
+    })
+    .await;
+    assert_eq!(first.node_id, again.node_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_for_too_long_or_too_many_is_not_issued() {
     let world = World::new().await;
     let path = world.operator.in_project("bootstrap-tokens");

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
+use muster_shared::wire::{BOOTSTRAP_USES_MAX, INLINE_OUTPUT_BYTES_MAX};
 use serde::Deserialize;
 
 use super::{ConfigError, within};
@@ -38,6 +38,9 @@ pub(crate) struct Limits {
     /// The same two of one node.
     pub(crate) node_requests_per_second: NonZeroU32,
     pub(crate) node_requests_burst: NonZeroU32,
+    /// The same two of all who show one bootstrap token.
+    pub(crate) enroll_requests_per_second: NonZeroU32,
+    pub(crate) enroll_requests_burst: NonZeroU32,
     /// How many refusals of one node or bootstrap token are audited one by one: at once after a pause, and in an hour.
     pub(crate) refusals_audited_per_hour: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
@@ -64,6 +67,8 @@ pub(super) struct RawLimits {
     requests_burst: Option<u64>,
     node_requests_per_second: Option<u64>,
     node_requests_burst: Option<u64>,
+    enroll_requests_per_second: Option<u64>,
+    enroll_requests_burst: Option<u64>,
     refusals_audited_per_hour: Option<u64>,
     late_events_max: Option<u64>,
     answer_output_bytes_max: Option<u64>,
@@ -102,6 +107,19 @@ impl RawLimits {
                 "limits.node_requests_burst",
                 self.node_requests_burst,
                 50_000,
+                1_000_000,
+            )?,
+            enroll_requests_per_second: count(
+                "limits.enroll_requests_per_second",
+                self.enroll_requests_per_second,
+                100,
+                100_000,
+            )?,
+            // A token admits 10,000 nodes, and each may have to ask twice: at once, when a fleet is switched on.
+            enroll_requests_burst: count(
+                "limits.enroll_requests_burst",
+                self.enroll_requests_burst,
+                2 * u64::from(BOOTSTRAP_USES_MAX),
                 1_000_000,
             )?,
             refusals_audited_per_hour: count(

@@ -40,6 +40,7 @@ pub(in crate::http) fn enroll() -> Operation {
                 "bootstrap_token_used",
             ],
         )
+        .refuses(429, &["rate_limited"])
         .refuses(409, &["node_name_exhausted"])
 }
 

@@ -288,6 +288,7 @@ impl From<EnrollError> for ApiError {
             EnrollError::TokenExpired(_) => Self::unauthorized("bootstrap_token_expired", text),
             EnrollError::TokenUsed(_) => Self::unauthorized("bootstrap_token_used", text),
             EnrollError::NameExhausted(_) => Self::new(StatusCode::CONFLICT, "node_name_exhausted", text),
+            EnrollError::TooOften(err) => err.into(),
             EnrollError::Store(err) => err.into(),
             EnrollError::Chance(err) => Self::internal(&err),
         }
