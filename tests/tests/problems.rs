@@ -53,7 +53,7 @@ async fn every_code_of_the_table_can_be_provoked() {
     let mut seen = Seen::default();
     let world = World::with_config(Some(
         "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nlive_executions_max = 1\n\
-         output_bytes_max = 100000\n",
+         output_bytes_max = 100000\nopen_violations_max = 128\n",
     ))
     .await;
     world.leave_open();
@@ -438,6 +438,17 @@ async fn violations_and_cursors(world: &World, seen: &mut Seen) {
     let body = json!({"digest": Digest::of(b"2"), "node_id": node.id});
     let _ = operator.post(&approve, &body).await.expect(200);
     seen.saw(acknowledge(&id, "r").await, 409, "violation_resolved");
+
+    let path = format!("/v1/nodes/{}/integrity-violations", node.id);
+    let found = |name: String| json!({"kind": "hook_checksum", "detected_by": "inotify", "artifact_id": name, "observed_checksum": Digest::of(b"3")});
+    let report = async |violations: Vec<Value>| {
+        let body = json!({ "violations": violations });
+        Answer::to(node.request(Method::POST, &path).json(&body)).await
+    };
+    let many = (0..128).map(|n| found(format!("h{n}"))).collect();
+    let _ = report(many).await.expect(202);
+    let further = report(vec![found("further".to_owned())]).await;
+    seen.saw(further, 429, "too_many_violations");
 
     let page: Value = operator.get("/v1/nodes?limit=1").await.expect(200).json();
     let cursor = page["next_cursor"].as_str().expect("there are more nodes");

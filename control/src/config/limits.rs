@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use muster_shared::wire::{BOOTSTRAP_USES_MAX, INLINE_OUTPUT_BYTES_MAX};
+use muster_shared::wire::{BOOTSTRAP_USES_MAX, INLINE_OUTPUT_BYTES_MAX, VIOLATIONS_PER_REPORT_MAX};
 use serde::Deserialize;
 
 use super::{ConfigError, within};
@@ -45,6 +45,8 @@ pub(crate) struct Limits {
     pub(crate) refusals_audited_per_hour: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
     pub(crate) late_events_max: u32,
+    /// How many violations of one node may be open.
+    pub(crate) open_violations_max: u32,
     /// How many bytes of inline output one answer carries.
     pub(crate) answer_output_bytes_max: u64,
 }
@@ -71,6 +73,7 @@ pub(super) struct RawLimits {
     enroll_requests_burst: Option<u64>,
     refusals_audited_per_hour: Option<u64>,
     late_events_max: Option<u64>,
+    open_violations_max: Option<u64>,
     answer_output_bytes_max: Option<u64>,
 }
 
@@ -129,6 +132,14 @@ impl RawLimits {
                 100_000,
             )?,
             late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
+            open_violations_max: u32::try_from(within(
+                "limits.open_violations_max",
+                self.open_violations_max,
+                1000,
+                VIOLATIONS_PER_REPORT_MAX as u64,
+                1_000_000,
+            )?)
+            .expect("checked against its bounds above"),
             answer_output_bytes_max: within(
                 "limits.answer_output_bytes_max",
                 self.answer_output_bytes_max,

@@ -133,6 +133,7 @@ pub(in crate::http) fn report_violations() -> Operation {
             json!({ "accepted_at": AT, "violation_count": 1 }),
         )
         .refuses(403, &["node_id_mismatch"])
+        .refuses(429, &["too_many_violations"])
 }
 
 pub(in crate::http) fn callback() -> Operation {

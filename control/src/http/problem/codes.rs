@@ -124,6 +124,7 @@ pub(in crate::http) const CODES: &[Code] = &[
     code("token_revoked", &[401], "The operator token was revoked."),
     code("token_rotated", &[401], "The operator token was rotated, and its former secret has ended."),
     code("too_many_targets", &[422], "More nodes are left after the gates than were allowed."),
+    code("too_many_violations", &[429], "The node has as many open violations as it may; acknowledge those that were looked into."),
     code("tuple_not_found", &[404], "There is no such tuple that the caller may delete."),
     code("unauthenticated", &[401], "The token is missing, or none of this kind."),
     code("upload_digest_mismatch", &[400], "The upload has other bytes than were declared."),

@@ -244,6 +244,11 @@ impl From<ManifestError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "builtin_action_duplicate", text)
             }
             ManifestError::Label(_) => Self::bad_request("invalid_label", text),
+            // A daemon keeps what it has to tell, and tells it once somebody has looked into the others.
+            ManifestError::TooManyViolations(_) => Self {
+                retry_after_seconds: Some(60),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_violations", text)
+            },
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
         }
