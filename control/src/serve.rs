@@ -20,7 +20,7 @@ use crate::{
     keys::ServerKey,
     metrics::Metrics,
     oidc::{IssuerError, Oidc},
-    outputs::{LocalStore, OutputStore, S3Store},
+    outputs::{LocalStore, OutputStore, Pace, S3Store},
     presence::Presence,
     rate::Rates,
     reconcile,
@@ -159,6 +159,9 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         "watchdog",
         loop_of(&control, |c| Box::pin(async move { feed_watchdog(&c).await })),
     );
+    // Beside the rest: a store of many outputs takes its time to be looked through.
+    let swept = control.clone();
+    tokio::spawn(async move { swept.outputs.sweep().await });
     tasks.close();
     // The socket listens since before the database was opened; from here on somebody accepts.
     let serving = format!("Serving {} on {listen}", control.server_url);
@@ -299,7 +302,10 @@ pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputSto
             dir,
             url,
             key.clone(),
-            ttl,
+            Pace {
+                url_ttl: ttl,
+                bytes_per_second_min: config.limits.upload_bytes_per_second_min,
+            },
             config.limits.output_store_bytes_max,
         )));
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_shared::{access::OperatorTokenSecret, time::Timestamp};
 use muster_tests::{
     Answer, Operator,
-    operator::client_with_ca,
+    operator::{client_with_ca, stalled_body},
     prelude::*,
     s3::{ACCESS_KEY_ID, BUCKET, S3, SECRET_ACCESS_KEY},
     world::{on, on_node},
@@ -618,7 +618,16 @@ async fn outputs_that_do_not_hold(world: &World, seen: &mut Seen) {
         ..Default::default()
     };
     seen.saw(report(ended(object.clone())).await, 502, "output_upload_failed");
+    let folder = world.data_dir().join("outputs").join(&key);
+    let folder = folder.parent().expect("an object lies in a folder").to_owned();
+    let older = tokio::spawn(Answer::to(http.put(&url).body(stalled_body(b"o"))));
+    until("it is under way", async || {
+        let mut files = std::fs::read_dir(&folder).ok()?;
+        files.next().map(drop)
+    })
+    .await;
     let _ = put(right).await.expect(200);
+    seen.saw(older.await.expect("it is answered"), 409, "upload_replaced");
     let _ = report(ended(object)).await.expect(200);
     let other = CallbackOutput {
         inline: Some(Base64(b"other".to_vec())),

@@ -17,6 +17,8 @@ pub(crate) struct Limits {
     pub(crate) output_store_bytes_max: u64,
     /// How long an upload URL lasts. A node whose URL ran out asks again.
     pub(crate) upload_url_ttl: Duration,
+    /// How fast an upload must be that takes longer than that, in bytes.
+    pub(crate) upload_bytes_per_second_min: u64,
     /// How long after its deadline an invocation that a node took may still be reported.
     pub(crate) report_grace: Duration,
     /// How long a node that was asked to cancel may take to say that it did.
@@ -58,6 +60,7 @@ pub(super) struct RawLimits {
     output_bytes_max: Option<u64>,
     output_store_bytes_max: Option<u64>,
     upload_url_seconds: Option<u64>,
+    upload_bytes_per_second_min: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
     rollout_seconds_max: Option<u64>,
@@ -169,6 +172,13 @@ impl RawLimits {
                 1,
                 7 * 24 * 60 * 60,
             )?),
+            upload_bytes_per_second_min: within(
+                "limits.upload_bytes_per_second_min",
+                self.upload_bytes_per_second_min,
+                4096,
+                1,
+                1 << 30,
+            )?,
             report_grace: Duration::from_secs(within(
                 "limits.report_grace_seconds",
                 self.report_grace_seconds,

@@ -184,6 +184,6 @@ pub(in crate::http) fn upload_output() -> Operation {
     .refuses(403, &["upload_url_invalid"])
     .refuses(404, &["not_found"])
     .refuses(408, &["request_timeout"])
-    .refuses(409, &["execution_already_terminal"])
+    .refuses(409, &["execution_already_terminal", "upload_replaced"])
     .refuses(507, &["output_store_full"])
 }

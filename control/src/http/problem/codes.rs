@@ -129,6 +129,7 @@ pub(in crate::http) const CODES: &[Code] = &[
     code("unauthenticated", &[401], "The token is missing, or none of this kind."),
     code("upload_digest_mismatch", &[400], "The upload has other bytes than were declared."),
     code("upload_length_mismatch", &[400], "The upload has another length than was declared."),
+    code("upload_replaced", &[409], "A newer upload of the same output began, and counts."),
     code("upload_url_invalid", &[403], "The upload URL was not signed by this control, or has expired."),
     code("violation_not_found", &[404], "There is no such violation of a node that the caller may act on."),
     code("violation_resolved", &[409], "The violation was resolved."),

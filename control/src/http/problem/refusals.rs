@@ -335,7 +335,10 @@ impl From<UploadRefused> for ApiError {
             }
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
             UploadRefused::WrongDigest { .. } => Self::bad_request("upload_digest_mismatch", text),
-            UploadRefused::CutOff => Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text),
+            UploadRefused::Replaced => Self::new(StatusCode::CONFLICT, "upload_replaced", text),
+            UploadRefused::CutOff | UploadRefused::TooSlow { .. } => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text)
+            }
             UploadRefused::NoRoom(NoRoom::Full { .. }) => {
                 log::error!("An upload is turned away: {text}");
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "output_store_full", text)
