@@ -247,8 +247,8 @@ fn report(violation: &Violation) -> ViolationReport {
         kind: ReportedKind::HookChecksum,
         detected_by: violation.detected_by,
         artifact_id: violation.hook.clone(),
-        observed_checksum: Some(Base64(violation.observed.as_bytes().to_vec())),
-        expected_checksum: Some(Base64(violation.expected.as_bytes().to_vec())),
+        observed_checksum: Some(violation.observed),
+        expected_checksum: Some(violation.expected),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_shared::ids::NodeId;
+use muster_shared::ids::{NodeId, RowId};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -17,6 +17,7 @@ use crate::{
     outputs::OutputStore,
     presence::Presence,
     rate::Rates,
+    refusals::Refusals,
     replica::Replicas,
     restored::Restored,
     rolling::Rollouts,
@@ -44,6 +45,9 @@ pub(crate) struct Control {
     pub(crate) instances: Instances,
     pub(crate) rates: Rates<String>,
     pub(crate) node_rates: Rates<NodeId>,
+    /// By bootstrap token.
+    pub(crate) enroll_rates: Rates<RowId>,
+    pub(crate) refusals: Refusals,
     /// The backup from which this control was made again, if it was.
     pub(crate) restored: Option<Restored>,
     /// The issuer whose tokens count beside our own.

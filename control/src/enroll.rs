@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_shared::{
-    ids::{NodeId, RowId},
+    ids::{Digest, NodeId, RowId},
     labels::{self, BadLabel, LABELS_SAID_MAX, Labels, NODE_PREFIX},
     time::Timestamp,
     wire::{
@@ -18,6 +18,8 @@ use crate::{
     authz,
     control::Control,
     keys::{TokenKind, chance, token_hash},
+    rate::TooOften,
+    refusals::{self, Kind, Refused, Turn},
     store::{BootstrapToken, NewBootstrapToken, NewNode, Project, StoreError, Tx},
 };
 
@@ -26,6 +28,12 @@ const USES_DEFAULT: u32 = 1;
 const TTL_SECONDS_DEFAULT: u64 = 60 * 60;
 /// How many nodes of one hostname are told apart by a number before a name must be given up.
 const NAME_TRIES_MAX: u32 = 10_000;
+
+/// What an enrolment is called in the audit trail.
+const ENROLL: &str = "node.enroll";
+
+/// Why a token admits no more, and how that is counted.
+type Shut = (EnrollError, &'static str);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnrollError {
@@ -49,6 +57,8 @@ pub(crate) enum EnrollError {
     TokenUsed(u32),
     #[error("{NAME_TRIES_MAX} nodes are named like {0:?}; change the hostname")]
     NameExhausted(String),
+    #[error(transparent)]
+    TooOften(#[from] TooOften),
     #[error("the enrolment could not be stored")]
     Store(#[from] StoreError),
     #[error("the system gave no random bytes")]
@@ -110,32 +120,33 @@ pub(crate) async fn enroll(
 ) -> Result<EnrollResponse, EnrollError> {
     check_host(request)?;
     let said = labels_of_the_node(&request.labels)?;
-    // Whoever shows what was never a token takes no turn at writing, for which nodes that report wait too.
+    // Whoever shows what was never a token, or admits nobody any more, takes no turn at writing, for which nodes that report
+    // wait too.
     let shown = token_hash(bearer);
-    if !bearer.starts_with(TokenKind::Bootstrap.prefix()) || !control.store.is_bootstrap_token(shown).await? {
-        return Err(EnrollError::TokenInvalid);
+    let (token, project) = known_token(control, bearer, shown).await?;
+    control.enroll_rates.check(&token.id)?;
+    let who = (&token, &project, &*request.hostname);
+    // Read after the token, which was not used up before the node was there that it enrolled last.
+    let enrolled_before = control
+        .store
+        .has_enrolled(token.id, request.enrollment_id)
+        .await?;
+    if let Err(shut) = check_token(&token, enrolled_before, now) {
+        return Err(refuse(control, who, shut, now).await);
     }
     let nsk = TokenKind::Nsk.mint()?;
     let mut tx = control.store.begin().await?;
+    // It may have come to its end meanwhile.
     let token = tx
         .bootstrap_token(shown)
         .await?
         .ok_or(EnrollError::TokenInvalid)?;
-    let project = control
-        .store
-        .project(token.project)
-        .await?
-        .ok_or(EnrollError::TokenInvalid)?;
-    let subject = format!("bootstrap-token:{}", token.id);
     let before = tx.enrolled_before(token.id, request.enrollment_id).await?;
-    if let Err(refused) = check_token(&token, before.is_some(), now) {
+    if let Err(shut) = check_token(&token, before.is_some(), now) {
         drop(tx);
-        let resource = authz::project(project.id);
-        let entry = Entry::new(&subject, "node.enroll", resource, Outcome::PermissionDenied);
-        let entry = entry.with(format!("{}: {refused}", request.hostname));
-        audit::record(control, project.domain, &[entry], now).await?;
-        return Err(refused);
+        return Err(refuse(control, who, shut, now).await);
     }
+    let subject = subject_of(&token);
     let mut notices = Vec::new();
     let (node, name) = match before {
         Some((node, name)) => {
@@ -162,7 +173,7 @@ pub(crate) async fn enroll(
     for (key, value) in said.iter().chain(&token.labels) {
         tx.set_label(node, key, value).await?;
     }
-    let entry = Entry::granted(&subject, "node.enroll", authz::resource(node)).with(&name);
+    let entry = Entry::granted(&subject, ENROLL, authz::resource(node)).with(&name);
     tx.append_audit(project.domain, &[entry], now).await?;
     tx.commit().await?;
     for notice in &notices {
@@ -182,18 +193,68 @@ pub(crate) async fn enroll(
     })
 }
 
+/// The token of that secret as it is now, and where it enrols.
+async fn known_token(
+    control: &Control,
+    bearer: &str,
+    shown: Digest,
+) -> Result<(BootstrapToken, Project), EnrollError> {
+    if !bearer.starts_with(TokenKind::Bootstrap.prefix()) {
+        return Err(EnrollError::TokenInvalid);
+    }
+    let token = control.store.bootstrap_token_now(shown).await?;
+    let token = token.ok_or(EnrollError::TokenInvalid)?;
+    let project = control.store.project(token.project).await?;
+    let project = project.ok_or(EnrollError::TokenInvalid)?;
+    Ok((token, project))
+}
+
+fn subject_of(token: &BootstrapToken) -> String {
+    format!("bootstrap-token:{}", token.id)
+}
+
 /// Whether the token still admits: one that is used up admits the nodes that it enrolled, again.
-fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) -> Result<(), EnrollError> {
+fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) -> Result<(), Shut> {
     if let Some(at) = token.revoked_at {
-        return Err(EnrollError::TokenRevoked(at));
+        return Err((EnrollError::TokenRevoked(at), "bootstrap_token_revoked"));
     }
     if token.expires_at <= now {
-        return Err(EnrollError::TokenExpired(token.expires_at));
+        return Err((
+            EnrollError::TokenExpired(token.expires_at),
+            "bootstrap_token_expired",
+        ));
     }
     if !enrolled_before && token.uses >= token.uses_max {
-        return Err(EnrollError::TokenUsed(token.uses_max));
+        return Err((EnrollError::TokenUsed(token.uses_max), "bootstrap_token_used"));
     }
     Ok(())
+}
+
+/// Writes down whom a token does not admit, or counts it, past the bucket of the token.
+async fn refuse(
+    control: &Control,
+    (token, project, hostname): (&BootstrapToken, &Project, &str),
+    (refused, why): Shut,
+    now: Timestamp,
+) -> EnrollError {
+    let (subject, resource) = (subject_of(token), authz::project(project.id));
+    let who = Refused {
+        subject: &subject,
+        domain: project.domain,
+        about: &resource,
+    };
+    let (relation, outcome) = (ENROLL, Outcome::PermissionDenied);
+    match refusals::turn(control, who, Kind { relation, why }, outcome) {
+        Turn::Counted => refused,
+        Turn::Written => {
+            let entry = Entry::new(&subject, relation, resource.clone(), outcome);
+            let entry = entry.with(format!("{hostname}: {refused}"));
+            match audit::record(control, project.domain, &[entry], now).await {
+                Ok(()) => refused,
+                Err(err) => err.into(),
+            }
+        }
+    }
 }
 
 async fn admit(

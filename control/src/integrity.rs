@@ -48,6 +48,10 @@ pub(crate) enum ManifestError {
     TooManyBuiltins(usize),
     #[error("{0}")]
     Label(#[from] BadLabel),
+    #[error(
+        "the node has {0} open violations, and may have no more (limits.open_violations_max): acknowledge those that were looked into"
+    )]
+    TooManyViolations(u32),
     #[error("the capabilities could not be stored")]
     Store(#[from] StoreError),
     #[error("the system gave no random bytes")]
@@ -118,23 +122,35 @@ pub(crate) async fn declare(
     if actions_changed {
         tx.replace_capabilities(node, manifest, now).await?;
     }
+    let mut open = tx.count_open_violations(node).await?;
+    let mut full = false;
     for (hook, observed, expected) in tx.drifted_hooks(node).await? {
         log::warn!(message_id = HOOK_DIFFERS, node_id:% = node, hook, observed:%, expected:%;
             "Hook {hook} differs from its baseline");
-        tx.insert_violation(
-            &NewViolation {
-                id: RowId::mint(now, chance()?),
-                node,
-                domain,
-                kind: "hook",
-                artifact: &hook,
-                detected_by: "capabilities",
-                observed: Some(observed.as_bytes()),
-                expected: Some(expected.as_bytes()),
-            },
-            now,
-        )
-        .await?;
+        if open >= control.limits.open_violations_max {
+            // What the node shows is refused by its digest, with a row or without.
+            full = true;
+            continue;
+        }
+        let kept = tx
+            .insert_violation(
+                &NewViolation {
+                    id: RowId::mint(now, chance()?),
+                    node,
+                    domain,
+                    kind: "hook",
+                    artifact: &hook,
+                    detected_by: "capabilities",
+                    observed: Some(observed.as_bytes()),
+                    expected: Some(expected.as_bytes()),
+                },
+                now,
+            )
+            .await?;
+        open += u32::from(kept);
+    }
+    if full {
+        log::warn!(node_id:% = node; "A violation is not kept: the node has as many open ones as limits.open_violations_max");
     }
     tx.commit().await?;
     Ok(changed)
@@ -158,40 +174,65 @@ async fn relabel(
     Ok(tx.append_audit(domain, &[entry], now).await?)
 }
 
-/// Keeps the violations that a node reports.
+/// Keeps the violations that a node reports, all or none. What is known and not resolved is not kept again, and a report
+/// without news costs no write.
 pub(crate) async fn record(
     control: &Control,
     (node, domain): (NodeId, DomainId),
     reports: &[ViolationReport],
     now: Timestamp,
 ) -> Result<(), ManifestError> {
-    let mut tx = control.store.begin().await?;
+    let mut news = Vec::new();
     for report in reports {
-        log::warn!(node_id:% = node, artifact = report.artifact_id; "Node reports an integrity violation of {}", report.artifact_id);
-        tx.insert_violation(
-            &NewViolation {
-                id: RowId::mint(now, chance()?),
-                node,
-                domain,
-                kind: match report.kind {
-                    ReportedKind::BinaryChecksum => "binary",
-                    ReportedKind::HookChecksum => "hook",
-                    ReportedKind::SshHostKey => "host_key",
-                },
-                artifact: &report.artifact_id,
-                detected_by: match report.detected_by {
-                    DetectedBy::StartupScan => "startup_scan",
-                    DetectedBy::Inotify => "inotify",
-                    DetectedBy::PreDispatch => "pre_dispatch",
-                },
-                observed: report.observed_checksum.as_ref().map(|b| &b.0[..]),
-                expected: report.expected_checksum.as_ref().map(|b| &b.0[..]),
+        let new = NewViolation {
+            id: RowId::mint(now, chance()?),
+            node,
+            domain,
+            kind: match report.kind {
+                ReportedKind::BinaryChecksum => "binary",
+                ReportedKind::HookChecksum => "hook",
+                ReportedKind::SshHostKey => "host_key",
             },
-            now,
-        )
-        .await?;
+            artifact: &report.artifact_id,
+            detected_by: match report.detected_by {
+                DetectedBy::StartupScan => "startup_scan",
+                DetectedBy::Inotify => "inotify",
+                DetectedBy::PreDispatch => "pre_dispatch",
+            },
+            observed: report
+                .observed_checksum
+                .as_ref()
+                .map(|digest| &digest.as_bytes()[..]),
+            expected: report
+                .expected_checksum
+                .as_ref()
+                .map(|digest| &digest.as_bytes()[..]),
+        };
+        if !control.store.knows_violation(&new).await? {
+            news.push(new);
+        }
     }
-    Ok(tx.commit().await?)
+    if news.is_empty() {
+        return Ok(());
+    }
+    let max = control.limits.open_violations_max;
+    // Looked at before a turn at writing is taken too: a node that has no room may ask for ever.
+    if control.store.count_open_violations(node).await? >= max {
+        return Err(ManifestError::TooManyViolations(max));
+    }
+    let mut tx = control.store.begin().await?;
+    let mut open = tx.count_open_violations(node).await?;
+    for new in &news {
+        open += u32::from(tx.insert_violation(new, now).await?);
+        if open > max {
+            return Err(ManifestError::TooManyViolations(max));
+        }
+    }
+    tx.commit().await?;
+    for new in &news {
+        log::warn!(node_id:% = node, artifact = new.artifact; "Node reports an integrity violation of {}", new.artifact);
+    }
+    Ok(())
 }
 
 /// Makes a digest the baseline wherever the target's nodes show exactly it, and tells those nodes: piece by piece, so that

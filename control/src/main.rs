@@ -37,6 +37,7 @@ mod pki;
 mod presence;
 mod rate;
 mod reconcile;
+mod refusals;
 mod replica;
 mod restore;
 mod restored;

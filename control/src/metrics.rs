@@ -46,6 +46,7 @@ pub(crate) struct Metrics {
     callbacks: Histogram,
     unknown: Counter,
     late_events_dropped: Counter,
+    refusals_counted: Counter,
     outbox_rows: Gauge,
     outbox_age: Seconds,
     reconciler_lag: Seconds,
@@ -65,6 +66,7 @@ impl Default for Metrics {
             callbacks: callback_buckets(),
             unknown: Counter::default(),
             late_events_dropped: Counter::default(),
+            refusals_counted: Counter::default(),
             outbox_rows: Gauge::default(),
             outbox_age: Seconds::default(),
             reconciler_lag: Seconds::default(),
@@ -101,6 +103,11 @@ impl Default for Metrics {
             "muster_callbacks_late_events_dropped",
             "Contradictions of settled invocations that were refused and not kept, as limits.late_events_max was reached",
             metrics.late_events_dropped.clone(),
+        );
+        registry.register(
+            "muster_refusals_counted",
+            "Refusals of nodes and bootstrap tokens that share an audit row, as limits.refusals_audited_per_hour was reached",
+            metrics.refusals_counted.clone(),
         );
         registry.register(
             "muster_outbox_rows",
@@ -147,6 +154,10 @@ impl Metrics {
 
     pub(crate) fn dropped_late_event(&self) {
         self.late_events_dropped.inc();
+    }
+
+    pub(crate) fn counted_refusal(&self) {
+        self.refusals_counted.inc();
     }
 
     pub(crate) fn handed_outbox(&self, up_to: i64) {

@@ -6,6 +6,7 @@ mod local;
 mod probe;
 mod room;
 mod s3;
+mod turns;
 
 use std::{collections::BTreeMap, io, ops::Range, pin::Pin, time::Duration};
 
@@ -17,7 +18,7 @@ use muster_shared::{
     wire::OutputRef,
 };
 
-pub(crate) use local::{LocalStore, UploadClaim, UploadRefused};
+pub(crate) use local::{LocalStore, Pace, UploadClaim, UploadRefused};
 pub(crate) use probe::Well;
 pub(crate) use room::NoRoom;
 pub(crate) use s3::{S3Settings, S3Store};
@@ -180,6 +181,21 @@ impl OutputStore {
         match self {
             Self::Local(store) => store.delete(key).await,
             Self::S3(store) => store.delete(key).await,
+        }
+    }
+
+    /// Removes what uploads left behind that were under way when a control before this one was killed. A bucket keeps nothing
+    /// of an upload that was cut off.
+    pub(crate) async fn sweep(&self) {
+        match self {
+            Self::Local(store) => match store.sweep().await {
+                Ok(0) => {}
+                Ok(files) => log::info!(files; "Removed what {files} uploads left behind that were cut off"),
+                Err(err) => {
+                    log::warn!("What uploads left behind that were cut off could not be removed: {err}")
+                }
+            },
+            Self::S3(_) => {}
         }
     }
 

@@ -40,7 +40,7 @@ impl<K: Hash + Eq + Clone> Rates<K> {
         }
     }
 
-    /// Counts one request of a caller whose key was found good: a stranger has no bucket to fill.
+    /// Counts one request of a caller whose key, or whose token, is known: a stranger has no bucket to fill.
     pub(crate) fn check(&self, caller: &K) -> Result<(), TooOften> {
         self.buckets.check_key(caller).map_err(|until| TooOften {
             per_second: self.per_second,

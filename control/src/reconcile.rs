@@ -58,6 +58,7 @@ pub(crate) async fn run(control: &Control) {
         }
         control.rates.forget_idle();
         control.node_rates.forget_idle();
+        control.enroll_rates.forget_idle();
         if let Err(err) = idempotency::forget(&control.store, Timestamp::now()).await {
             log::error!(
                 "Expired idempotency keys could not be removed: {}",

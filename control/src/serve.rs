@@ -20,10 +20,12 @@ use crate::{
     keys::ServerKey,
     metrics::Metrics,
     oidc::{IssuerError, Oidc},
-    outputs::{LocalStore, OutputStore, S3Store},
+    outputs::{LocalStore, OutputStore, Pace, S3Store},
     presence::Presence,
     rate::Rates,
-    reconcile, replica,
+    reconcile,
+    refusals::{self, Refusals},
+    replica,
     replica::Replicas,
     restored::{self, RestoredError},
     retention, rolling,
@@ -153,6 +155,10 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         loop_of(&control, |c| Box::pin(async move { signing::watch(&c).await })),
     );
     spawn(
+        "teller of refusals",
+        loop_of(&control, |c| Box::pin(async move { refusals::run(&c).await })),
+    );
+    spawn(
         "presence writer",
         loop_of(&control, |c| Box::pin(async move { write_presence(&c).await })),
     );
@@ -160,6 +166,9 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         "watchdog",
         loop_of(&control, |c| Box::pin(async move { feed_watchdog(&c).await })),
     );
+    // Beside the rest: a store of many outputs takes its time to be looked through.
+    let swept = control.clone();
+    tokio::spawn(async move { swept.outputs.sweep().await });
     tasks.close();
     // The socket listens since before the database was opened; from here on somebody accepts.
     let serving = format!("Serving {} on {listen}", control.server_url);
@@ -187,6 +196,7 @@ pub(crate) async fn serve(config: Config) -> Result<(), ServeError> {
         () = tasks.wait() => {}
         _ = terminate.recv() => log::warn!("Told to stop twice: not waiting for what is under way"),
     }
+    refusals::tell(&control, true).await;
     if let Err(err) = control.presence.write(&control.store).await {
         log::warn!("The last heartbeats were not written: {}", error_chain(&err));
     }
@@ -268,6 +278,12 @@ pub(crate) async fn open(config: Config, shown: String) -> Result<Shared, ServeE
             config.limits.node_requests_per_second,
             config.limits.node_requests_burst,
         ),
+        enroll_rates: Rates::new(
+            "limits.enroll_requests_per_second",
+            config.limits.enroll_requests_per_second,
+            config.limits.enroll_requests_burst,
+        ),
+        refusals: Refusals::new(config.limits.refusals_audited_per_hour),
         limits: config.limits,
         restored,
         metrics: Metrics::default(),
@@ -294,7 +310,10 @@ pub(crate) fn open_outputs(config: &Config, key: &ServerKey) -> Result<OutputSto
             dir,
             url,
             key.clone(),
-            ttl,
+            Pace {
+                url_ttl: ttl,
+                bytes_per_second_min: config.limits.upload_bytes_per_second_min,
+            },
             config.limits.output_store_bytes_max,
         )));
     };

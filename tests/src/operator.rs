@@ -59,6 +59,17 @@ pub fn encoded(text: &str) -> String {
         .collect()
 }
 
+/// The body of a request that begins and goes on no more.
+#[must_use]
+pub fn stalled_body(beginning: &[u8]) -> reqwest::Body {
+    let beginning = Ok::<_, std::io::Error>(beginning.to_vec());
+    let stalled = futures_util::stream::once(std::future::ready(beginning));
+    reqwest::Body::wrap_stream(futures_util::StreamExt::chain(
+        stalled,
+        futures_util::stream::pending(),
+    ))
+}
+
 /// A client that trusts one CA and nothing else.
 #[must_use]
 pub fn client_with_ca(ca_file: &Path) -> reqwest::Client {

@@ -165,6 +165,169 @@ async fn what_a_node_may_not_report_is_written_down() {
     }
 }
 
+/// What rows that count refusals say: of whom, about what, and how many.
+fn counted(rows: &[AuditRow]) -> Vec<(String, String, u64)> {
+    let counts = rows.iter().filter(|row| row.relation == "refusals.counted");
+    let more = |row: &AuditRow| {
+        let words = row.detail.as_deref().and_then(|detail| detail.split_once(' '));
+        words
+            .and_then(|(number, _)| number.parse().ok())
+            .expect("a number")
+    };
+    counts
+        .map(|row| (row.subject.clone(), row.resource.clone(), more(row)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_refused_for_ever_leaves_a_short_trail_that_counts_the_rest() {
+    let mut world = World::with_config(Some("[limits]\nrefusals_audited_per_hour = 3\n")).await;
+    let (one, two) = (
+        BareNode::enroll(&world, "n=one").await,
+        BareNode::enroll(&world, "n=two").await,
+    );
+    one.declare(&[]).await;
+    let ran = world.dispatch(on_node("ping", one.id)).await;
+    world.leave_open();
+    let ask = async |node: &BareNode, path: &str| {
+        let call = node.request(reqwest::Method::POST, path);
+        muster_tests::Answer::to(call.json(&json!({"status": "ack"}))).await
+    };
+    let mut answers = Vec::new();
+    for n in 0..20 {
+        let path = if n < 10 { &one } else { &two }.callback_path(ran.id);
+        answers.push(ask(&two, &path).await.refused(403, "nsk_node_mismatch"));
+    }
+    let trail = rows(&world).await;
+    let gates = [
+        "node_execution_callback.path_gate",
+        "node_execution_callback.node_gate",
+    ];
+    assert_eq!(
+        gates.map(|gate| count(&trail, gate, "permission_denied")),
+        [3, 0],
+        "{trail:#?}"
+    );
+    assert!(
+        answers[..10]
+            .iter()
+            .all(|problem| problem.detail == answers[0].detail && problem.correlation_id.is_some()),
+        "who is refused cannot tell the difference: {answers:?}"
+    );
+    assert_eq!(metrics(&world).await["muster_refusals_counted_total"], 17.0);
+
+    // What has no row takes no turn at writing.
+    let held = world.database().hold_writes().await;
+    let _ = ask(&two, &one.callback_path(ran.id))
+        .await
+        .refused(403, "nsk_node_mismatch");
+    drop(held);
+
+    // Another node has places of its own, and each refusal of an operator has its row.
+    let _ = ask(&one, &two.callback_path(ran.id))
+        .await
+        .refused(403, "nsk_node_mismatch");
+    for _ in 0..5 {
+        let nobody = world.operator.try_dispatch(&on("ping", "role=none")).await;
+        let _ = nobody.refused(422, "selector_empty_cohort");
+    }
+    let trail = rows(&world).await;
+    assert_eq!(count(&trail, gates[0], "permission_denied"), 4, "{trail:#?}");
+    assert_eq!(count(&trail, "execution.dispatch", "invariant_violation"), 5);
+    assert!(counted(&trail).is_empty(), "there is no room yet: {trail:#?}");
+
+    // At a stop everything is told.
+    let _ = world.stop().await;
+    world.start().await;
+    let trail = rows(&world).await;
+    let subject = format!("node:{}", two.id);
+    let about = format!("resource:{}", two.id);
+    assert_eq!(counted(&trail), [(subject, about, 18)]);
+    let told = trail
+        .iter()
+        .find(|row| row.relation == "refusals.counted")
+        .unwrap();
+    let detail = told.detail.as_deref().unwrap();
+    assert!(
+        detail.ends_with(
+            "10 node_execution_callback.node_gate nsk_node_mismatch, 8 node_execution_callback.path_gate nsk_node_mismatch"
+        ),
+        "{detail}"
+    );
+    let _ = verify(&world, &[], 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_counted_is_told_while_the_refusals_go_on() {
+    const EACH: u64 = 800;
+    // One in five seconds.
+    let world = World::with_config(Some("[limits]\nrefusals_audited_per_hour = 720\n")).await;
+    let (one, two) = (
+        BareNode::enroll(&world, "n=one").await,
+        BareNode::enroll(&world, "n=two").await,
+    );
+    let path = one.callback_path("00000000-0000-7000-8000-000000000000".parse().expect("an id"));
+    let ask = async || {
+        let call = two.request(reqwest::Method::POST, &path);
+        let _ = muster_tests::Answer::to(call.json(&json!({"status": "ack"})))
+            .await
+            .refused(403, "nsk_node_mismatch");
+    };
+    let written = || {
+        let count = world
+            .database()
+            .count("audit WHERE relation = 'node_execution_callback.path_gate'");
+        u64::try_from(count).expect("a count")
+    };
+    for _ in 0..EACH {
+        ask().await;
+    }
+    let mut sent = EACH;
+    assert!(written() < sent, "some of them are only counted");
+    let told = until("a row tells what was counted", async || {
+        ask().await;
+        sent += 1;
+        let told = counted(&rows(&world).await);
+        (!told.is_empty()).then_some(told)
+    })
+    .await;
+    assert!(told.iter().all(|(_, _, more)| *more > 0), "{told:?}");
+    until("nothing is lost", async || {
+        let told: u64 = counted(&rows(&world).await).iter().map(|(_, _, more)| more).sum();
+        (written() + told == sent).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_that_admits_nobody_any_more_leaves_a_short_trail_and_waits_for_no_writer() {
+    let mut world = World::with_config(Some("[limits]\nrefusals_audited_per_hour = 2\n")).await;
+    let token = world.bootstrap_token("n=one").await;
+    let http = muster_tests::operator::client_with_ca(&world.operator.ca_file);
+    let ask = async |operator: &muster_tests::Operator| {
+        let newcomer = BareNode::enroll_request();
+        muster_tests::Answer::to(BareNode::enroll_call(&http, operator, &token, &newcomer)).await
+    };
+    let _ = ask(&world.operator).await.expect(201);
+    for _ in 0..10 {
+        let _ = ask(&world.operator).await.refused(401, "bootstrap_token_used");
+    }
+    let held = world.database().hold_writes().await;
+    let _ = ask(&world.operator).await.refused(401, "bootstrap_token_used");
+    drop(held);
+    let trail = rows(&world).await;
+    assert_eq!(count(&trail, "node.enroll", "permission_denied"), 2, "{trail:#?}");
+    let id = world
+        .database()
+        .value("SELECT max(subject) FROM audit WHERE relation = 'node.enroll'");
+    let _ = world.stop().await;
+    world.start().await;
+    let about = format!("project:{}", world.operator.project);
+    let trail = rows(&world).await;
+    assert_eq!(counted(&trail), [(id, about, 9)]);
+    assert_eq!(count(&trail, "refusals.counted", "permission_denied"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_cannot_be_written_fails_what_it_describes() {
     let world = World::new().await;

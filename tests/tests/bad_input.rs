@@ -670,6 +670,88 @@ async fn a_node_that_asks_too_often_is_told_when_to_come_back_and_no_other_is() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_finds_ever_more_violations_fills_no_database() {
+    let world = World::with_config(Some("[limits]\nopen_violations_max = 128\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let path = format!("/v1/nodes/{}/integrity-violations", node.id);
+    let report = async |violations: Vec<Value>| {
+        let body = json!({ "violations": violations });
+        Answer::to(node.request(Method::POST, &path).json(&body)).await
+    };
+    let found = |name: &str, checksum: &str| json!({"kind": "hook_checksum", "detected_by": "inotify", "artifact_id": name, "observed_checksum": checksum});
+    let digest = Digest::of(b"changed").to_base64();
+    let kept = || world.database().count("integrity_violation");
+
+    // A checksum is 32 bytes, and nothing else is stored in its place.
+    for odd in [
+        String::new(),
+        "AAAA".to_owned(),
+        "A".repeat(4 << 20),
+        "no base64".to_owned(),
+    ] {
+        let answer = report(vec![found("deploy", &odd)]).await;
+        assert!(
+            matches!(answer.status, 400 | 413),
+            "{} {}",
+            answer.status,
+            answer.text()
+        );
+    }
+    let short = report(vec![found("deploy", "AAAA")])
+        .await
+        .refused(400, "invalid_body");
+    assert!(short.detail.contains("SHA-256"), "{}", short.detail);
+    assert_eq!(kept(), 0);
+
+    let many: Vec<Value> = (0..127).map(|n| found(&format!("h{n}"), &digest)).collect();
+    let _ = report(many.clone()).await.expect(202);
+    // What is open already needs no room, and no turn at writing.
+    let held = world.database().hold_writes().await;
+    let _ = report(many).await.expect(202);
+    drop(held);
+    assert_eq!(kept(), 127);
+    // All of a report or none.
+    let two = vec![found("first", &digest), found("second", &digest)];
+    let full = report(two).await;
+    assert_eq!(full.headers["retry-after"].as_bytes(), b"60");
+    let problem = full.refused(429, "too_many_violations");
+    assert!(
+        problem.detail.contains("limits.open_violations_max"),
+        "{}",
+        problem.detail
+    );
+    assert_eq!(kept(), 127);
+    let _ = report(vec![found("first", &digest)]).await.expect(202);
+    let held = world.database().hold_writes().await;
+    let _ = report(vec![found("second", &digest)])
+        .await
+        .refused(429, "too_many_violations");
+    drop(held);
+    // What it declares is heard all the same, and refused by its digest.
+    node.declare(&[("deploy", Digest::of(b"1"))]).await;
+    node.declare(&[("deploy", Digest::of(b"2"))]).await;
+    assert_eq!(kept(), 128);
+    let _ = world
+        .operator
+        .try_dispatch(&on_node("deploy", node.id))
+        .await
+        .refused(409, "hook_integrity_violation");
+
+    // Whoever looks into one makes room.
+    let list = format!("/v1/integrity-violations?node_id={}&limit=1", node.id);
+    let page: Value = world.operator.get(&list).await.expect(200).json();
+    let id = page["items"][0]["id"].as_str().expect("it is there");
+    let acknowledge = format!("/v1/integrity-violations/{id}/acknowledge");
+    let _ = world
+        .operator
+        .post(&acknowledge, &json!({"reason": "looked into it"}))
+        .await
+        .expect(200);
+    let _ = report(vec![found("second", &digest)]).await.expect(202);
+    assert_eq!(kept(), 129);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_that_does_not_fit_its_tier_is_refused() {
     let world = World::new().await;
     let node = BareNode::enroll(&world, "n=one").await;
@@ -872,6 +954,42 @@ async fn a_bootstrap_token_enrols_as_often_as_it_says_and_a_lost_answer_costs_no
             "{summary:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_that_is_shown_too_often_is_told_when_to_come_back_and_no_other_is() {
+    let config = "[limits]\nenroll_requests_per_second = 1\nenroll_requests_burst = 3\n";
+    let world = World::with_config(Some(config)).await;
+    let token = world.bootstrap_token("n=one").await;
+    let http = client_with_ca(&world.operator.ca_file);
+    let ask = BareNode::enroll_request();
+    let call = |token: &str| Answer::to(BareNode::enroll_call(&http, &world.operator, token, &ask));
+    let first: EnrollResponse = call(&token).await.expect(201).json();
+    let refused = until("its bucket is empty", async || {
+        let answer = call(&token).await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
+    let problem = refused.refused(429, "rate_limited");
+    assert!(
+        problem.detail.contains("limits.enroll_requests_per_second"),
+        "{}",
+        problem.detail
+    );
+    // Another token has a bucket of its own, and what is no token has none to fill.
+    let other = world.bootstrap_token("n=two").await;
+    let _ = call(&other).await.expect(201);
+    for _ in 0..10 {
+        let _ = call("mbt_nobody").await.refused(401, "bootstrap_token_invalid");
+    }
+    // Who comes back enrols.
+    let again: EnrollResponse = until("there is room again", async || {
+        let answer = call(&token).await;
+        (answer.status == 201).then(|| answer.json())
+    })
+    .await;
+    assert_eq!(first.node_id, again.node_id);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use muster_tests::{
     Answer,
     faulty_store::{Fault, FaultyStore},
-    operator::client_with_ca,
+    operator::{client_with_ca, stalled_body},
     prelude::*,
     s3::S3,
     world::{on_node, target},
@@ -495,6 +495,129 @@ async fn the_built_in_store_takes_what_was_signed_whole_and_within_its_time() {
         .await
         .expect(200);
     assert!(world.operator.output(request.execution_id, node.id).await == good);
+}
+
+/// How many files lie in the folder of an output.
+fn files_of(world: &World, request: &ActionRequest) -> usize {
+    let kept = world
+        .data_dir()
+        .join("outputs")
+        .join(output_key(request.execution_id, request.node_id));
+    let dir = kept.parent().expect("an object lies in a folder");
+    std::fs::read_dir(dir).map_or(0, |files| files.count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_upload_ends_the_one_under_way_and_no_node_takes_the_room_of_the_others() {
+    let world = World::with_config(Some("[limits]\noutput_store_bytes_max = 1048576\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let request = started(&world, &node).await;
+    let large = vec![b'l'; 700_000];
+    let offered = declare(&node, &request, Status::Started, &large).await;
+    let url = offered.output_upload_url.clone().expect("an upload is offered");
+    // A node that opens one upload after the other and lets each hang.
+    let mut hanging = None;
+    for _ in 0..4 {
+        let http = client_with_ca(&world.operator.ca_file);
+        let newer = tokio::spawn(Answer::to(http.put(&url).body(stalled_body(b"l"))));
+        if let Some(older) = hanging.replace(newer) {
+            let problem = older
+                .await
+                .expect("it is answered")
+                .refused(409, "upload_replaced");
+            assert!(problem.detail.contains("newer"), "{}", problem.detail);
+        }
+        until("it is under way", async || {
+            (files_of(&world, &request) == 1).then_some(())
+        })
+        .await;
+    }
+    // What they declared counts once, and another node has the rest of the room.
+    let other = BareNode::enroll(&world, "n=two").await;
+    let others = started(&world, &other).await;
+    let small = vec![b's'; 300_000];
+    let theirs = declare(&other, &others, Status::Started, &small).await;
+    let _ = put(&world, &theirs, &small).await.expect(200);
+    // A node whose connection broke comes again, and what it left is no hindrance.
+    let _ = put(&world, &offered, &large).await.expect(200);
+    let last = hanging.expect("there was one");
+    let _ = last
+        .await
+        .expect("it is answered")
+        .refused(409, "upload_replaced");
+    assert_eq!(files_of(&world, &request), 1);
+    for (node, request, bytes) in [(&node, &request, &large), (&other, &others, &small)] {
+        let _ = node
+            .report(request, &ended_with(request, bytes))
+            .await
+            .expect(200);
+        assert!(&world.operator.output(request.execution_id, node.id).await == bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_only_trickles_is_ended_and_gives_its_room_back() {
+    let config = "[limits]\nupload_url_seconds = 3\nupload_bytes_per_second_min = 1000000\noutput_store_bytes_max = 1048576\n";
+    let world = World::with_config(Some(config)).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let request = started(&world, &node).await;
+    let large = vec![b'l'; 1_000_000];
+    let offered = declare(&node, &request, Status::Started, &large).await;
+    let url = offered.output_upload_url.clone().expect("an upload is offered");
+    let trickle = futures_util::stream::repeat(());
+    let trickle = futures_util::StreamExt::then(trickle, |()| async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Ok::<_, std::io::Error>(b"l".to_vec())
+    });
+    let http = client_with_ca(&world.operator.ca_file);
+    let problem = Answer::to(http.put(&url).body(reqwest::Body::wrap_stream(trickle)))
+        .await
+        .refused(408, "request_timeout");
+    assert!(
+        problem.detail.contains("limits.upload_bytes_per_second_min"),
+        "{}",
+        problem.detail
+    );
+    assert_eq!(files_of(&world, &request), 0);
+    let offered = declare(&node, &request, Status::Started, &large).await;
+    let _ = put(&world, &offered, &large).await.expect(200);
+    let _ = node
+        .report(&request, &ended_with(&request, &large))
+        .await
+        .expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_control_left_of_an_upload_is_removed_at_the_next_start() {
+    let mut world = World::new().await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    let request = started(&world, &node).await;
+    let bytes = vec![b'o'; 100_000];
+    let offered = declare(&node, &request, Status::Started, &bytes).await;
+    let url = offered.output_upload_url.clone().expect("an upload is offered");
+    let http = client_with_ca(&world.operator.ca_file);
+    let cut = tokio::spawn(Answer::try_to(
+        http.put(&url).body(stalled_body(&bytes[..50_000])),
+    ));
+    until("it is under way", async || {
+        (files_of(&world, &request) == 1).then_some(())
+    })
+    .await;
+    world.kill9();
+    assert!(cut.await.expect("it ends").is_err());
+    assert_eq!(files_of(&world, &request), 1, "nobody was there to remove it");
+    world.start().await;
+    until("it is swept", async || {
+        (files_of(&world, &request) == 0).then_some(())
+    })
+    .await;
+    let _ = put(&world, &offered, &bytes).await.expect(200);
+    assert_eq!(files_of(&world, &request), 1);
+    let _ = node
+        .report(&request, &ended_with(&request, &bytes))
+        .await
+        .expect(200);
+    assert!(world.operator.output(request.execution_id, node.id).await == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread")]

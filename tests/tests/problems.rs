@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_shared::{access::OperatorTokenSecret, time::Timestamp};
 use muster_tests::{
     Answer, Operator,
-    operator::client_with_ca,
+    operator::{client_with_ca, stalled_body},
     prelude::*,
     s3::{ACCESS_KEY_ID, BUCKET, S3, SECRET_ACCESS_KEY},
     world::{on, on_node},
@@ -53,7 +53,7 @@ async fn every_code_of_the_table_can_be_provoked() {
     let mut seen = Seen::default();
     let world = World::with_config(Some(
         "[limits]\nrequests_per_second = 10000\nrequests_burst = 10000\nlive_executions_max = 1\n\
-         output_bytes_max = 100000\nwatches_max = 1\n",
+         output_bytes_max = 100000\nwatches_max = 1\nopen_violations_max = 128\n",
     ))
     .await;
     world.leave_open();
@@ -443,6 +443,17 @@ async fn violations_and_cursors(world: &World, seen: &mut Seen) {
     let _ = operator.post(&approve, &body).await.expect(200);
     seen.saw(acknowledge(&id, "r").await, 409, "violation_resolved");
 
+    let path = format!("/v1/nodes/{}/integrity-violations", node.id);
+    let found = |name: String| json!({"kind": "hook_checksum", "detected_by": "inotify", "artifact_id": name, "observed_checksum": Digest::of(b"3")});
+    let report = async |violations: Vec<Value>| {
+        let body = json!({ "violations": violations });
+        Answer::to(node.request(Method::POST, &path).json(&body)).await
+    };
+    let many = (0..128).map(|n| found(format!("h{n}"))).collect();
+    let _ = report(many).await.expect(202);
+    let further = report(vec![found("further".to_owned())]).await;
+    seen.saw(further, 429, "too_many_violations");
+
     let page: Value = operator.get("/v1/nodes?limit=1").await.expect(200).json();
     let cursor = page["next_cursor"].as_str().expect("there are more nodes");
     let elsewhere = format!("/v1/integrity-violations?cursor={cursor}");
@@ -611,7 +622,16 @@ async fn outputs_that_do_not_hold(world: &World, seen: &mut Seen) {
         ..Default::default()
     };
     seen.saw(report(ended(object.clone())).await, 502, "output_upload_failed");
+    let folder = world.data_dir().join("outputs").join(&key);
+    let folder = folder.parent().expect("an object lies in a folder").to_owned();
+    let older = tokio::spawn(Answer::to(http.put(&url).body(stalled_body(b"o"))));
+    until("it is under way", async || {
+        let mut files = std::fs::read_dir(&folder).ok()?;
+        files.next().map(drop)
+    })
+    .await;
     let _ = put(right).await.expect(200);
+    seen.saw(older.await.expect("it is answered"), 409, "upload_replaced");
     let _ = report(ended(object)).await.expect(200);
     let other = CallbackOutput {
         inline: Some(Base64(b"other".to_vec())),

@@ -498,7 +498,7 @@ async fn a_node_refuses_drift_by_itself_until_a_signed_approval() {
         control.violations().into_iter().find(|v| {
             v.artifact_id == "count"
                 && v.kind == ReportedKind::HookChecksum
-                && v.observed_checksum == Some(Base64(changed.as_bytes().to_vec()))
+                && v.observed_checksum == Some(changed)
         })
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use muster_shared::wire::INLINE_OUTPUT_BYTES_MAX;
+use muster_shared::wire::{BOOTSTRAP_USES_MAX, INLINE_OUTPUT_BYTES_MAX, VIOLATIONS_PER_REPORT_MAX};
 use serde::Deserialize;
 
 use super::{ConfigError, within};
@@ -17,6 +17,8 @@ pub(crate) struct Limits {
     pub(crate) output_store_bytes_max: u64,
     /// How long an upload URL lasts. A node whose URL ran out asks again.
     pub(crate) upload_url_ttl: Duration,
+    /// How fast an upload must be that takes longer than that, in bytes.
+    pub(crate) upload_bytes_per_second_min: u64,
     /// How long after its deadline an invocation that a node took may still be reported.
     pub(crate) report_grace: Duration,
     /// How long a node that was asked to cancel may take to say that it did.
@@ -38,10 +40,17 @@ pub(crate) struct Limits {
     /// The same two of one node.
     pub(crate) node_requests_per_second: NonZeroU32,
     pub(crate) node_requests_burst: NonZeroU32,
+    /// The same two of all who show one bootstrap token.
+    pub(crate) enroll_requests_per_second: NonZeroU32,
+    pub(crate) enroll_requests_burst: NonZeroU32,
+    /// How many refusals of one node or bootstrap token are audited one by one: at once after a pause, and in an hour.
+    pub(crate) refusals_audited_per_hour: NonZeroU32,
     /// How many reports are kept that contradict one settled invocation.
     pub(crate) late_events_max: u32,
     /// How many executions one caller may watch at a time.
     pub(crate) watches_max: u32,
+    /// How many violations of one node may be open.
+    pub(crate) open_violations_max: u32,
     /// How many bytes of inline output one answer carries.
     pub(crate) answer_output_bytes_max: u64,
 }
@@ -53,6 +62,7 @@ pub(super) struct RawLimits {
     output_bytes_max: Option<u64>,
     output_store_bytes_max: Option<u64>,
     upload_url_seconds: Option<u64>,
+    upload_bytes_per_second_min: Option<u64>,
     report_grace_seconds: Option<u64>,
     cancel_grace_seconds: Option<u64>,
     rollout_seconds_max: Option<u64>,
@@ -64,8 +74,12 @@ pub(super) struct RawLimits {
     requests_burst: Option<u64>,
     node_requests_per_second: Option<u64>,
     node_requests_burst: Option<u64>,
+    enroll_requests_per_second: Option<u64>,
+    enroll_requests_burst: Option<u64>,
+    refusals_audited_per_hour: Option<u64>,
     late_events_max: Option<u64>,
     watches_max: Option<u64>,
+    open_violations_max: Option<u64>,
     answer_output_bytes_max: Option<u64>,
 }
 
@@ -104,8 +118,35 @@ impl RawLimits {
                 50_000,
                 1_000_000,
             )?,
+            enroll_requests_per_second: count(
+                "limits.enroll_requests_per_second",
+                self.enroll_requests_per_second,
+                100,
+                100_000,
+            )?,
+            // A token admits 10,000 nodes, and each may have to ask twice: at once, when a fleet is switched on.
+            enroll_requests_burst: count(
+                "limits.enroll_requests_burst",
+                self.enroll_requests_burst,
+                2 * u64::from(BOOTSTRAP_USES_MAX),
+                1_000_000,
+            )?,
+            refusals_audited_per_hour: count(
+                "limits.refusals_audited_per_hour",
+                self.refusals_audited_per_hour,
+                120,
+                100_000,
+            )?,
             late_events_max: count("limits.late_events_max", self.late_events_max, 20, 10_000)?.get(),
             watches_max: count("limits.watches_max", self.watches_max, 100, 10_000)?.get(),
+            open_violations_max: u32::try_from(within(
+                "limits.open_violations_max",
+                self.open_violations_max,
+                1000,
+                VIOLATIONS_PER_REPORT_MAX as u64,
+                1_000_000,
+            )?)
+            .expect("checked against its bounds above"),
             answer_output_bytes_max: within(
                 "limits.answer_output_bytes_max",
                 self.answer_output_bytes_max,
@@ -135,6 +176,13 @@ impl RawLimits {
                 1,
                 7 * 24 * 60 * 60,
             )?),
+            upload_bytes_per_second_min: within(
+                "limits.upload_bytes_per_second_min",
+                self.upload_bytes_per_second_min,
+                4096,
+                1,
+                1 << 30,
+            )?,
             report_grace: Duration::from_secs(within(
                 "limits.report_grace_seconds",
                 self.report_grace_seconds,

@@ -2,10 +2,12 @@
 
 use muster_shared::{ids::DomainId, time::Timestamp};
 
-use super::problem::ApiError;
+use super::{auth::Node, problem::ApiError};
 use crate::{
     audit::{self, Entry, Outcome},
+    authz,
     control::Control,
+    refusals::{self, Kind, Refused, Turn},
 };
 
 /// Who asked for what.
@@ -44,6 +46,32 @@ pub(super) async fn refuse(
     match refusal.outcome() {
         Some(outcome) => write(control, asked, domain, (resource, outcome), refusal).await,
         None => refusal,
+    }
+}
+
+/// The same of a node. A program never tires of being refused: past its bucket a refusal is answered as ever, and counted.
+pub(super) async fn refuse_node(
+    control: &Control,
+    (node, relation): (&Node, &'static str),
+    resource: String,
+    refusal: ApiError,
+) -> ApiError {
+    let Some(outcome) = refusal.outcome() else {
+        return refusal;
+    };
+    let who = Refused {
+        subject: &node.subject,
+        domain: node.domain,
+        about: &authz::resource(node.id),
+    };
+    let why = refusal.code();
+    match refusals::turn(control, who, Kind { relation, why }, outcome) {
+        Turn::Written => {
+            let subject = &node.subject;
+            let asked = Asked { subject, relation };
+            write(control, asked, node.domain, (resource, outcome), refusal).await
+        }
+        Turn::Counted => refusal,
     }
 }
 

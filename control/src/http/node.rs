@@ -30,7 +30,7 @@ use muster_shared::{
 use super::{
     auth::{Bearer, Node},
     body::{CALLBACK_BODY_BYTES_MAX, OPERATOR_BODY_BYTES_MAX, REPORT_BODY_BYTES_MAX, read_json},
-    denial::{Asked, refuse},
+    denial::refuse_node,
     executions::parse_execution,
     extract::Path,
     problem::ApiError,
@@ -170,12 +170,8 @@ pub(super) async fn callback(
 ) -> Result<Json<CallbackResponse>, ApiError> {
     let execution = parse_execution(&execution)?;
     let refused = async |relation, refusal| {
-        let asked = Asked {
-            subject: &node.subject,
-            relation,
-        };
         let resource = execution_resource(execution);
-        refuse(&control, asked, node.domain, resource, refusal).await
+        refuse_node(&control, (&node, relation), resource, refusal).await
     };
     if let Err(err) = node.require_own_path("nsk_node_mismatch") {
         return Err(refused("node_execution_callback.path_gate", err).await);

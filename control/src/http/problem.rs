@@ -95,6 +95,10 @@ impl ApiError {
         self.correlation
     }
 
+    pub(super) const fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// The words of the refusal, with its code.
     pub(super) fn detail(&self) -> String {
         format!("{}: {}", self.code, self.detail)

@@ -6,7 +6,7 @@ use std::{
     ops::Range,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -22,11 +22,14 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 use super::{
     Declared, Look, OutputError, Pieces, Upload,
     room::{NoRoom, Place, Room},
+    turns::{Turn, Turns},
 };
 use crate::keys::{Purpose, ServerKey, chance};
 
 /// How many bytes are read from a file at a time.
 const READ_CHUNK_BYTES: usize = 64 * 1024;
+/// How the name of an unfinished file ends.
+const PARTIAL: &str = ".part";
 /// An upload of which nothing comes for this long has failed.
 const UPLOAD_STALL_MAX: Duration = Duration::from_secs(60);
 
@@ -34,8 +37,26 @@ pub(crate) struct LocalStore {
     dir: PathBuf,
     server_url: String,
     key: ServerKey,
-    upload_url_ttl: Duration,
+    pace: Pace,
     room: Room,
+    turns: Turns,
+    /// What tells the unfinished files of this control from those of one before it: when it began.
+    run: i64,
+}
+
+/// How long an upload may take: as long as its URL lasts, and longer as it comes.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) url_ttl: Duration,
+    pub(crate) bytes_per_second_min: u64,
+}
+
+impl Pace {
+    /// How long it may have taken once so much has come.
+    fn time_for(self, bytes: u64) -> Duration {
+        let millis = bytes.saturating_mul(1000) / self.bytes_per_second_min.max(1);
+        self.url_ttl.saturating_add(Duration::from_millis(millis))
+    }
 }
 
 /// Why an upload was turned away. What was stored before stays as it was.
@@ -51,6 +72,13 @@ pub(crate) enum UploadRefused {
     WrongDigest { signed: Digest, got: Digest },
     #[error("the upload was cut off, or nothing of it came for {} s", UPLOAD_STALL_MAX.as_secs())]
     CutOff,
+    #[error(
+        "{got} bytes of the upload came in {} s: it may take limits.upload_url_seconds, and longer at no less than limits.upload_bytes_per_second_min",
+        .after.as_secs()
+    )]
+    TooSlow { got: u64, after: Duration },
+    #[error("a newer upload of this output began, and counts")]
+    Replaced,
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     #[error("the output store")]
@@ -61,19 +89,15 @@ impl LocalStore {
     pub(crate) const BUCKET: &'static str = "local";
 
     /// `bytes_max` is what all objects together may take.
-    pub(crate) fn new(
-        dir: PathBuf,
-        server_url: String,
-        key: ServerKey,
-        upload_url_ttl: Duration,
-        bytes_max: u64,
-    ) -> Self {
+    pub(crate) fn new(dir: PathBuf, server_url: String, key: ServerKey, pace: Pace, bytes_max: u64) -> Self {
         Self {
             room: Room::new(dir.clone(), bytes_max),
             dir,
             server_url,
             key,
-            upload_url_ttl,
+            pace,
+            turns: Turns::default(),
+            run: Timestamp::now().as_millis(),
         }
     }
 
@@ -92,7 +116,7 @@ impl LocalStore {
 
     pub(super) fn presign_upload(&self, key: &str, declared: Declared, now: Timestamp) -> Upload {
         let Declared { bytes, sha256 } = declared;
-        let expires = now.plus(self.upload_url_ttl).as_millis();
+        let expires = now.plus(self.pace.url_ttl).as_millis();
         let signature = URL_SAFE_NO_PAD.encode(
             self.key
                 .mac(Purpose::OutputUrl, signed(key, declared, expires).as_bytes()),
@@ -143,20 +167,40 @@ impl LocalStore {
         SignedUpload { key, declared }: SignedUpload,
         body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
     ) -> Result<Received, UploadRefused> {
+        let turn = self.turns.take(&key).await.ok_or(UploadRefused::Replaced)?;
         let place = self.room.take(declared.bytes).await?;
         let path = self.dir.join(&key);
         let dir = path.parent().expect("an output key has a folder").to_owned();
         tokio::fs::create_dir_all(&dir).await?;
         // A name of its own for every try: two tries at once never write into each other.
-        let partial = dir.join(format!(".{}.part", URL_SAFE_NO_PAD.encode(chance::<9>()?)));
+        let name = URL_SAFE_NO_PAD.encode(chance::<9>()?);
+        let partial = dir.join(format!("{}{name}{PARTIAL}", self.own_partial()));
         let received = Received {
             partial,
             path,
             store: self.dir.clone(),
             place: Some(place),
+            turn,
         };
-        write_exactly(&received.partial, declared, body).await?;
+        tokio::select! {
+            biased;
+            () = received.turn.replaced() => return Err(UploadRefused::Replaced),
+            written = write_exactly(&received.partial, declared, self.pace, body) => written?,
+        }
         Ok(received)
+    }
+
+    /// How the names of unfinished files begin that this control makes.
+    fn own_partial(&self) -> String {
+        format!(".{}.", self.run)
+    }
+
+    /// Removes the unfinished files of controls before this one: nobody writes them any more, and no room is counted for
+    /// them. Answers how many there were.
+    pub(super) async fn sweep(&self) -> io::Result<u64> {
+        let (dir, own) = (self.dir.clone(), self.own_partial());
+        let swept = tokio::task::spawn_blocking(move || remove_partials(&dir, &own));
+        swept.await.map_err(io::Error::other)?
     }
 
     /// Removes the invocation's folder with whatever an upload that was cut off left there, and the execution's with its
@@ -225,6 +269,8 @@ pub(crate) struct Received {
     path: PathBuf,
     store: PathBuf,
     place: Option<Place>,
+    /// Given back last: the next upload begins with all that this one had.
+    turn: Turn,
 }
 
 impl Received {
@@ -282,6 +328,7 @@ fn signed(key: &str, declared: Declared, expires: i64) -> String {
 async fn write_exactly(
     path: &Path,
     declared: Declared,
+    pace: Pace,
     mut body: impl Stream<Item = Result<Bytes, io::Error>> + Unpin,
 ) -> Result<(), UploadRefused> {
     let mut file = tokio::fs::OpenOptions::new()
@@ -291,7 +338,18 @@ async fn write_exactly(
         .await?;
     let signed = declared.bytes;
     let (mut got, mut digester) = (0, Digester::default());
-    while let Some(chunk) = next_within(&mut body).await? {
+    let began = Instant::now();
+    loop {
+        let left = pace.time_for(got).saturating_sub(began.elapsed());
+        let chunk = match next_within(&mut body, left.min(UPLOAD_STALL_MAX)).await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break,
+            Err(_) if pace.time_for(got) <= began.elapsed() => {
+                let after = began.elapsed();
+                return Err(UploadRefused::TooSlow { got, after });
+            }
+            Err(cut_off) => return Err(cut_off),
+        };
         got += chunk.len() as u64;
         if got > signed {
             return Err(UploadRefused::WrongLength { signed, got });
@@ -310,11 +368,36 @@ async fn write_exactly(
     Ok(file.sync_all().await?)
 }
 
+fn remove_partials(dir: &Path, own: &str) -> io::Result<u64> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let about = match entry.metadata() {
+            // Removed since it was listed.
+            Err(err) if err.kind() == io::ErrorKind::NotFound => continue,
+            about => about?,
+        };
+        if about.is_dir() {
+            removed += remove_partials(&entry.path(), own)?;
+        } else if name.starts_with('.') && name.ends_with(PARTIAL) && !name.starts_with(own) {
+            std::fs::remove_file(entry.path())?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
 /// The next piece of an upload, unless it stalls.
 async fn next_within(
     body: &mut (impl Stream<Item = Result<Bytes, io::Error>> + Unpin),
+    wait: Duration,
 ) -> Result<Option<Bytes>, UploadRefused> {
-    match tokio::time::timeout(UPLOAD_STALL_MAX, body.try_next()).await {
+    match tokio::time::timeout(wait, body.try_next()).await {
         Ok(Ok(piece)) => Ok(piece),
         Ok(Err(_)) | Err(_) => Err(UploadRefused::CutOff),
     }
@@ -347,7 +430,10 @@ mod tests {
             data.outputs(),
             "https://c".into(),
             data.server_key().unwrap(),
-            TTL,
+            Pace {
+                url_ttl: TTL,
+                bytes_per_second_min: 1,
+            },
             1 << 20,
         );
         Fixture {
@@ -467,6 +553,67 @@ mod tests {
         std::fs::remove_dir(execution.join("another")).unwrap();
         fixture.store.delete(&key).await.unwrap();
         assert_eq!(std::fs::read_dir(&outputs).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_upload_earns_its_time_as_it_comes() {
+        let pace = Pace {
+            url_ttl: Duration::from_secs(900),
+            bytes_per_second_min: 4096,
+        };
+        let seconds = |bytes| pace.time_for(bytes).as_secs();
+        assert_eq!(
+            [0, 4095, 4096, 64 << 20].map(seconds),
+            [900, 900, 901, 900 + 16_384]
+        );
+        assert!(pace.time_for(u64::MAX) > Duration::from_secs(900));
+    }
+
+    #[tokio::test]
+    async fn what_controls_before_this_one_left_unfinished_is_removed_and_nothing_else() {
+        let fixture = fixture();
+        fixture.put(&fixture.claim(5), b"hello", 1).await.unwrap();
+        let key = output_key(fixture.execution, fixture.node);
+        let kept = fixture.store.dir.join(key);
+        let dir = kept.parent().unwrap();
+        let own = format!("{}x{PARTIAL}", fixture.store.own_partial());
+        for name in [".1.x.part", ".x.part", &own, "x.part", ".probe"] {
+            std::fs::write(dir.join(name), b"cut off").unwrap();
+        }
+        assert_eq!(fixture.store.sweep().await.unwrap(), 2);
+        let mut left: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let mut expected = [own.as_str(), ".probe", "output", "x.part"];
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+        assert_eq!(fixture.store.sweep().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_newer_upload_takes_the_place_of_the_one_under_way() {
+        let fixture = fixture();
+        // Together they would not fit.
+        let bytes = vec![b'o'; 700_000];
+        let claim = fixture.claim(bytes.len() as u64);
+        let signed = || {
+            let invocation = (fixture.execution, fixture.node);
+            fixture.store.check(invocation, &claim, at(1)).unwrap()
+        };
+        let stalled = futures_util::stream::once(std::future::ready(Ok(Bytes::from_static(b"o"))))
+            .chain(futures_util::stream::pending());
+        let older = fixture.store.receive(signed(), Box::pin(stalled));
+        let newer = async {
+            let whole = futures_util::stream::iter([Ok(Bytes::from(bytes.clone()))]);
+            fixture.store.receive(signed(), whole).await?.keep().await
+        };
+        let (older, newer) = tokio::join!(older, newer);
+        assert!(matches!(older.map(drop), Err(UploadRefused::Replaced)));
+        newer.unwrap();
+        assert_eq!(fixture.stored().await.unwrap(), bytes);
+        assert_eq!(fixture.leftovers(), 0);
     }
 
     #[tokio::test]

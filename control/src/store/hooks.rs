@@ -229,13 +229,13 @@ impl Tx {
         Ok(approved)
     }
 
-    /// Records a violation, unless the same one is open already.
+    /// Records a violation, unless the same one is known and not resolved. True when it was recorded.
     pub(crate) async fn insert_violation(
         &mut self,
         new: &NewViolation<'_>,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
-        query(
+    ) -> Result<bool, StoreError> {
+        let inserted = query(
             "INSERT INTO integrity_violation
                  (id, node_id, domain_id, kind, status, artifact_id, detected_by, observed, expected, detected_at)
              SELECT $1, $2, $3, $4, 'open', $5, $6, $7, $8, $9
@@ -254,7 +254,16 @@ impl Tx {
         .bind(now)
         .execute(&mut self.0)
         .await?;
-        Ok(())
+        Ok(inserted == 1)
+    }
+
+    /// How many violations of a node nobody has looked into yet.
+    pub(crate) async fn count_open_violations(&mut self, node: NodeId) -> Result<u32, StoreError> {
+        let row = query(OPEN_VIOLATIONS)
+            .bind(node.uuid())
+            .fetch_one(&mut self.0)
+            .await?;
+        Ok(Reader::new(&row, "integrity_violation", "node_id").number("open")?)
     }
 }
 
@@ -281,7 +290,35 @@ impl Tx {
     }
 }
 
+const OPEN_VIOLATIONS: &str =
+    "SELECT count(*) AS open FROM integrity_violation WHERE node_id = $1 AND status = 'open'";
+
 impl Store {
+    /// The same as [`Tx::count_open_violations`], at this moment.
+    pub(crate) async fn count_open_violations(&self, node: NodeId) -> Result<u32, StoreError> {
+        let row = query(OPEN_VIOLATIONS)
+            .bind(node.uuid())
+            .fetch_one(&self.read)
+            .await?;
+        Ok(Reader::new(&row, "integrity_violation", "node_id").number("open")?)
+    }
+
+    /// Whether the same violation is known, and not resolved.
+    pub(crate) async fn knows_violation(&self, new: &NewViolation<'_>) -> Result<bool, StoreError> {
+        let row = query(
+            "SELECT 1 FROM integrity_violation
+             WHERE node_id = $1 AND kind = $2 AND artifact_id = $3 AND observed IS NOT DISTINCT FROM $4
+               AND status <> 'resolved' LIMIT 1",
+        )
+        .bind(new.node.uuid())
+        .bind(new.kind)
+        .bind(new.artifact)
+        .bind(new.observed)
+        .fetch_optional(&self.read)
+        .await?;
+        Ok(row.is_some())
+    }
+
     /// What a node declared last.
     pub(crate) async fn declared_by(&self, node: NodeId) -> Result<Declared, StoreError> {
         let (actions, refused) = what_is_declared(node);

@@ -6,7 +6,13 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use super::{Store, StoreError, Tx, rows::Reader, rows::to_json, statement::query};
+use uuid::Uuid;
+
+use super::{
+    CorruptRow, Store, StoreError, Tx,
+    rows::{Reader, Row, to_json},
+    statement::query,
+};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Project {
@@ -112,24 +118,11 @@ impl Tx {
         &mut self,
         hash: Digest,
     ) -> Result<Option<BootstrapToken>, StoreError> {
-        let row = query(
-            "SELECT id, project_id, labels, uses, uses_max, expires_at, revoked_at FROM bootstrap_token
-             WHERE token_hash = $1",
-        )
-        .bind(&hash.as_bytes()[..])
-        .fetch_optional(&mut self.0)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = Reader::new(&row, "bootstrap_token", "id");
-        Ok(Some(BootstrapToken {
-            id: row.id("id")?,
-            project: row.id("project_id")?,
-            labels: row.json("labels")?,
-            uses: row.number("uses")?,
-            uses_max: row.number("uses_max")?,
-            expires_at: row.at("expires_at")?,
-            revoked_at: row.at_opt("revoked_at")?,
-        }))
+        let row = query(BOOTSTRAP_TOKEN)
+            .bind(&hash.as_bytes()[..])
+            .fetch_optional(&mut self.0)
+            .await?;
+        Ok(row.as_ref().map(read_bootstrap_token).transpose()?)
     }
 
     /// Counts one use. The table's own check refuses one past the last.
@@ -142,11 +135,40 @@ impl Tx {
     }
 }
 
+const BOOTSTRAP_TOKEN: &str = "SELECT id, project_id, labels, uses, uses_max, expires_at, revoked_at
+     FROM bootstrap_token WHERE token_hash = $1";
+
+fn read_bootstrap_token(row: &Row) -> Result<BootstrapToken, CorruptRow> {
+    let row = Reader::new(row, "bootstrap_token", "id");
+    Ok(BootstrapToken {
+        id: row.id("id")?,
+        project: row.id("project_id")?,
+        labels: row.json("labels")?,
+        uses: row.number("uses")?,
+        uses_max: row.number("uses_max")?,
+        expires_at: row.at("expires_at")?,
+        revoked_at: row.at_opt("revoked_at")?,
+    })
+}
+
 impl Store {
-    /// Whether this was ever issued, true of no more than the moment.
-    pub(crate) async fn is_bootstrap_token(&self, hash: Digest) -> Result<bool, StoreError> {
-        let row = query("SELECT 1 FROM bootstrap_token WHERE token_hash = $1")
+    /// A token as it is at this moment.
+    pub(crate) async fn bootstrap_token_now(
+        &self,
+        hash: Digest,
+    ) -> Result<Option<BootstrapToken>, StoreError> {
+        let row = query(BOOTSTRAP_TOKEN)
             .bind(&hash.as_bytes()[..])
+            .fetch_optional(&self.read)
+            .await?;
+        Ok(row.as_ref().map(read_bootstrap_token).transpose()?)
+    }
+
+    /// Whether a node was enrolled by this token with this id.
+    pub(crate) async fn has_enrolled(&self, token: RowId, enrollment: Uuid) -> Result<bool, StoreError> {
+        let row = query("SELECT 1 FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
+            .bind(token.uuid())
+            .bind(enrollment)
             .fetch_optional(&self.read)
             .await?;
         Ok(row.is_some())

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Base64;
 use crate::{
     ids::{Digest, DomainId, NodeId, RowId},
     time::Timestamp,
@@ -47,9 +46,9 @@ pub struct ViolationReport {
     #[cfg_attr(feature = "openapi", schemars(length(min = 1, max = ARTIFACT_ID_BYTES_MAX)))]
     pub artifact_id: String,
     #[serde(default)]
-    pub observed_checksum: Option<Base64>,
+    pub observed_checksum: Option<Digest>,
     #[serde(default)]
-    pub expected_checksum: Option<Base64>,
+    pub expected_checksum: Option<Digest>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

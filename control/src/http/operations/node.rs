@@ -40,6 +40,7 @@ pub(in crate::http) fn enroll() -> Operation {
                 "bootstrap_token_used",
             ],
         )
+        .refuses(429, &["rate_limited"])
         .refuses(409, &["node_name_exhausted"])
 }
 
@@ -132,6 +133,7 @@ pub(in crate::http) fn report_violations() -> Operation {
             json!({ "accepted_at": AT, "violation_count": 1 }),
         )
         .refuses(403, &["node_id_mismatch"])
+        .refuses(429, &["too_many_violations"])
 }
 
 pub(in crate::http) fn callback() -> Operation {
@@ -182,6 +184,6 @@ pub(in crate::http) fn upload_output() -> Operation {
     .refuses(403, &["upload_url_invalid"])
     .refuses(404, &["not_found"])
     .refuses(408, &["request_timeout"])
-    .refuses(409, &["execution_already_terminal"])
+    .refuses(409, &["execution_already_terminal", "upload_replaced"])
     .refuses(507, &["output_store_full"])
 }

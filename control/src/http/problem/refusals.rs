@@ -254,6 +254,11 @@ impl From<ManifestError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "builtin_action_duplicate", text)
             }
             ManifestError::Label(_) => Self::bad_request("invalid_label", text),
+            // A daemon keeps what it has to tell, and tells it once somebody has looked into the others.
+            ManifestError::TooManyViolations(_) => Self {
+                retry_after_seconds: Some(60),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_violations", text)
+            },
             ManifestError::Store(err) => err.into(),
             ManifestError::Chance(err) => Self::internal(&err),
         }
@@ -298,6 +303,7 @@ impl From<EnrollError> for ApiError {
             EnrollError::TokenExpired(_) => Self::unauthorized("bootstrap_token_expired", text),
             EnrollError::TokenUsed(_) => Self::unauthorized("bootstrap_token_used", text),
             EnrollError::NameExhausted(_) => Self::new(StatusCode::CONFLICT, "node_name_exhausted", text),
+            EnrollError::TooOften(err) => err.into(),
             EnrollError::Store(err) => err.into(),
             EnrollError::Chance(err) => Self::internal(&err),
         }
@@ -339,7 +345,10 @@ impl From<UploadRefused> for ApiError {
             }
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
             UploadRefused::WrongDigest { .. } => Self::bad_request("upload_digest_mismatch", text),
-            UploadRefused::CutOff => Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text),
+            UploadRefused::Replaced => Self::new(StatusCode::CONFLICT, "upload_replaced", text),
+            UploadRefused::CutOff | UploadRefused::TooSlow { .. } => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", text)
+            }
             UploadRefused::NoRoom(NoRoom::Full { .. }) => {
                 log::error!("An upload is turned away: {text}");
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "output_store_full", text)
