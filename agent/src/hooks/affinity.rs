@@ -33,9 +33,8 @@ impl fmt::Display for Affinity {
 
 impl Affinity {
     fn touches(&self, other: &Self) -> bool {
-        let words = |affinity: &Self| affinity.0.split(':').map(str::to_owned).collect::<Vec<_>>();
-        let (ours, theirs) = (words(self), words(other));
-        ours.iter().zip(&theirs).all(|(a, b)| a == b)
+        let (ours, theirs) = (self.0.split(':'), other.0.split(':'));
+        ours.zip(theirs).all(|(ours, theirs)| ours == theirs)
     }
 }
 

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::{OwedOutput, Recorded, Reported, Session, Stage};
 use crate::{hooks::affinity::Lane, outcome::Outcome};
 
+/// How many of those that one waits behind are named: in a long line everybody waits behind everybody.
+pub(super) const BEHIND_MAX: usize = 8;
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overview {
     pub(crate) running: Vec<Running>,
@@ -48,8 +51,11 @@ pub(crate) struct Waiting {
     /// What the one free slot is kept for, where this is of the other kind.
     #[serde(default)]
     pub(crate) slot_kept_for: Option<Kept>,
-    /// What it must not run beside, and must not overtake.
+    /// What it must not run beside, and must not overtake: first what runs, then what came earlier.
     pub(crate) behind: Vec<Behind>,
+    /// Whether there are more of them than are named.
+    #[serde(default)]
+    pub(crate) behind_more: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -170,6 +176,7 @@ impl Overview {
                     all_slots_taken: false,
                     slot_kept_for: None,
                     behind: Vec::new(),
+                    behind_more: false,
                 }),
                 Stage::Started => overview.running.push(Running {
                     execution_id,

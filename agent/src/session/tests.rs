@@ -903,3 +903,24 @@ fn the_queue_is_told_in_the_order_in_which_it_is_started_with_what_each_waits_fo
     let told: Vec<_> = told.iter().map(|waiting| waiting.execution_id).collect();
     assert_eq!(told, [id(4), id(2), id(3), id(5)]);
 }
+
+#[test]
+fn a_long_line_is_told_without_naming_everybody_to_everybody() {
+    let mut tried = Tried(Session::new(2, 100, outputs(100, 100)));
+    for n in 0..12 {
+        let _ = tried.0.handle(new(hook(n)), at(0));
+    }
+    let queue = tried.0.overview().waiting;
+    let told: Vec<_> = queue
+        .iter()
+        .map(|waiting| (waiting.behind.len(), waiting.behind_more))
+        .collect();
+    assert_eq!(told[..2], [(1, false), (2, false)]);
+    assert_eq!(told[7..], [(8, false), (8, true), (8, true), (8, true)]);
+    assert!(
+        queue
+            .iter()
+            .all(|waiting| waiting.behind[0].execution_id == id(0)),
+        "what runs is named first"
+    );
+}

@@ -4,7 +4,7 @@ use muster_shared::{ids::ExecutionId, time::Timestamp};
 
 use super::{
     Decision, Fact, Session, Stage,
-    overview::{Behind, Kept, Waiting},
+    overview::{BEHIND_MAX, Behind, Kept, Waiting},
     queue::{self, Crowded, Full, Place},
     start,
 };
@@ -151,7 +151,8 @@ impl Session {
             let (id, Place { lane, .. }) = &turns.waiting[at];
             let request = &self.invocations.get(id)?.request;
             let full = queue::slot_for(lane, &running, turns.running_max).err();
-            let behind = queue::ahead_of(at, &waiting, &running).filter_map(|number| {
+            let mut numbers = queue::ahead_of(at, &waiting, &running);
+            let named = numbers.by_ref().take(BEHIND_MAX).filter_map(|number| {
                 let (other, theirs) = ahead[number];
                 Some(Behind {
                     execution_id: *other,
@@ -159,6 +160,7 @@ impl Session {
                     affinity: lane.shared_with(&theirs.lane),
                 })
             });
+            let behind = named.collect();
             Some(Waiting {
                 position: Some(before + 1),
                 execution_id: *id,
@@ -167,7 +169,8 @@ impl Session {
                 control_unheard: turns.unproven,
                 all_slots_taken: full == Some(Full::All),
                 slot_kept_for: (full == Some(Full::OfItsKind)).then(|| Kept::from_others_than(lane)),
-                behind: behind.collect(),
+                behind,
+                behind_more: numbers.next().is_some(),
             })
         });
         told.collect()

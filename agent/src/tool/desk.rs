@@ -43,7 +43,7 @@ use crate::{
 
 const SOCKET: &str = "musterd.sock";
 const QUESTION_BYTES_MAX: u64 = 64 * 1024;
-/// A daemon with a full queue says no more than this.
+/// A daemon with the longest queue there may be says no more than this.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// How long a caller may take to ask and to listen, so that none keeps the others waiting.
 const CALLER_WAIT: Duration = Duration::from_secs(5);

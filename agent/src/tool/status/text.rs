@@ -270,6 +270,9 @@ fn waits_for(waiting: &Waiting, down: bool) -> String {
             short(behind.execution_id)
         ));
     }
+    if waiting.behind_more {
+        reasons.push("and others before it".to_owned());
+    }
     reasons.join("; ")
 }
 
