@@ -1,14 +1,23 @@
 //! What the node says of itself: which actions it has, and which hooks are not as they were. Said again on every
 //! connect and whenever the hooks directory changes, until control has heard it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use muster_shared::{
     labels::Labels,
     message_id::HOOK_CHANGED,
     wire::{Base64, CapabilityManifest, DetectedBy, ReportedKind, ViolationReport, ViolationsRequest},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
 
 use crate::{
     backoff::{self, Backoff},
@@ -20,6 +29,7 @@ use crate::{
     heartbeat::Binary,
     hooks::catalog::{self, Catalog, State},
     journal::{Journal, JournalError, Violation},
+    kick::Kicks,
 };
 
 /// A request to look or to speak again. It carries no news.
@@ -29,6 +39,41 @@ pub(crate) enum Poke {
     Declare,
 }
 
+/// What was asked for and not begun yet. One request of a kind stands for all of that kind, so none is ever lost.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pokes(Arc<Poked>);
+
+#[derive(Debug, Default)]
+struct Poked {
+    rescan: AtomicBool,
+    declare: AtomicBool,
+    news: Notify,
+}
+
+impl Pokes {
+    pub(crate) fn poke(&self, poke: Poke) {
+        self.of(poke).store(true, Ordering::Release);
+        self.0.news.notify_one();
+    }
+
+    /// Whether this was asked for since it was last taken.
+    pub(crate) fn take(&self, poke: Poke) -> bool {
+        self.of(poke).swap(false, Ordering::AcqRel)
+    }
+
+    /// For the one who takes them.
+    pub(crate) async fn poked(&self) {
+        self.0.news.notified().await;
+    }
+
+    fn of(&self, poke: Poke) -> &AtomicBool {
+        match poke {
+            Poke::Rescan => &self.0.rescan,
+            Poke::Declare => &self.0.declare,
+        }
+    }
+}
+
 pub(crate) struct Declarer {
     pub(crate) settings: watch::Receiver<Arc<Config>>,
     pub(crate) control: Control,
@@ -36,6 +81,8 @@ pub(crate) struct Declarer {
     pub(crate) clock: Clock,
     pub(crate) binary: Binary,
     pub(crate) catalog: watch::Sender<Arc<Catalog>>,
+    pub(crate) pokes: Pokes,
+    pub(crate) kicks: Kicks,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -85,44 +132,61 @@ fn log_troubles(before: &Catalog, after: &Catalog) {
 }
 
 impl Declarer {
-    pub(crate) async fn speak(self, mut pokes: mpsc::Receiver<Poke>) {
-        let mut backoff = Backoff::new(self.config().limits.backoff);
+    pub(crate) async fn speak(mut self) {
+        let bounds = self.config().limits.backoff;
+        let (mut looks, mut backoff) = (Backoff::new(bounds), Backoff::new(bounds));
         log_troubles(&Catalog::default(), &self.catalog.borrow());
         // The first connection asks for the first declaration.
         let (mut rescan, mut declare) = (false, false);
+        // What control has asked for holds, whatever else is news but the word of the node's own admin.
+        let mut not_before: Option<Instant> = None;
         loop {
+            rescan |= self.pokes.take(Poke::Rescan);
+            declare |= self.pokes.take(Poke::Declare);
+            let mut look_again = Duration::MAX;
             if rescan {
                 match self.rescan().await {
-                    Ok(changed) => (rescan, declare) = (false, declare || changed),
+                    Ok(changed) => {
+                        (rescan, declare) = (false, declare || changed);
+                        looks.reset();
+                    }
                     Err(err) => {
-                        log::error!(error:% = err; "The hooks could not be compared with their baselines")
+                        log::error!(error:% = err; "The hooks could not be compared with their baselines");
+                        look_again = looks.next(backoff::chance());
                     }
                 }
             }
-            let wait = match self.say(declare).await {
-                Ok(()) => {
-                    declare = false;
-                    backoff.reset();
-                    if rescan {
-                        backoff.next(backoff::chance())
-                    } else {
-                        Duration::MAX
-                    }
-                }
-                Err(err) => {
-                    log::warn!(error:% = err; "Control has not taken what the node says of itself");
-                    let asked = match &err {
-                        Unsaid::Call(call) => call.retry_after(),
-                        Unsaid::Journal(_) => None,
-                    };
-                    backoff.next_unless_asked(asked, backoff::chance())
-                }
+            let left = not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                // What follows is what they were for.
+                self.kicks.forget();
+            }
+            let speak_again = if !left.is_zero() {
+                left
+            } else if let Err(err) = self.say(declare).await {
+                log::warn!(error:% = err; "Control has not taken what the node says of itself");
+                let asked = match &err {
+                    Unsaid::Call(call) => call.retry_after(),
+                    Unsaid::Journal(_) => None,
+                };
+                let wait = backoff.next_unless_asked(asked, backoff::chance());
+                not_before = asked
+                    .is_some_and(|asked| !asked.is_zero())
+                    .then(|| Instant::now() + wait);
+                wait
+            } else {
+                declare = false;
+                not_before = None;
+                backoff.reset();
+                Duration::MAX
             };
-            match tokio::time::timeout(wait, pokes.recv()).await {
-                Ok(Some(Poke::Rescan)) => rescan = true,
-                Ok(Some(Poke::Declare)) => declare = true,
-                Ok(None) => return,
-                Err(_later) => {}
+            tokio::select! {
+                () = self.pokes.poked() => {}
+                () = sleep(speak_again.min(look_again)) => {}
+                () = self.kicks.kicked() => {
+                    not_before = None;
+                    backoff.reset();
+                }
             }
         }
     }
@@ -188,5 +252,32 @@ fn report(violation: &Violation) -> ViolationReport {
         artifact_id: violation.hook.clone(),
         observed_checksum: Some(Base64(violation.observed.as_bytes().to_vec())),
         expected_checksum: Some(Base64(violation.expected.as_bytes().to_vec())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn is_poked(pokes: &Pokes) -> bool {
+        let wait = Duration::from_millis(50);
+        tokio::time::timeout(wait, pokes.poked()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn no_poke_is_lost_however_many_of_the_other_kind_there_are() {
+        let pokes = Pokes::default();
+        assert!(!is_poked(&pokes).await);
+        for _ in 0..100 {
+            pokes.poke(Poke::Rescan);
+        }
+        pokes.poke(Poke::Declare);
+        assert!(is_poked(&pokes).await);
+        assert!(pokes.take(Poke::Rescan) && pokes.take(Poke::Declare));
+        assert!(!pokes.take(Poke::Rescan) && !pokes.take(Poke::Declare));
+        assert!(!is_poked(&pokes).await, "all of them are one piece of news");
+        // One that comes while they are being worked on is for the next round.
+        pokes.poke(Poke::Declare);
+        assert!(is_poked(&pokes).await && pokes.take(Poke::Declare));
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     builtins::ReloadAsked,
     clock::Clock,
     config::{Config, Reloaded},
-    declare::Poke,
+    declare::{Poke, Pokes},
     exit::{self, Exit},
     identity::Identity,
     instance::Instance,
@@ -89,7 +89,7 @@ struct Daemon {
     session: Session,
     runner: Arc<Runner>,
     reporter: Arc<Reporter>,
-    pokes: mpsc::Sender<Poke>,
+    pokes: Pokes,
     kicker: Kicker,
     /// Runs and deliveries; each ends in the event that it is for.
     work: JoinSet<Event>,
@@ -194,9 +194,9 @@ impl Daemon {
         let limits = &self.config.limits;
         self.session
             .set_limits(limits.running_max, limits.queue_max, limits.outputs);
-        // Both what there is and what is allowed of it may be another now; a full channel has a poke on its way.
-        let _ = self.pokes.try_send(Poke::Rescan);
-        let _ = self.pokes.try_send(Poke::Declare);
+        // Both what there is and what is allowed of it may be another now.
+        self.pokes.poke(Poke::Rescan);
+        self.pokes.poke(Poke::Declare);
         let decision = self.session.handle(Input::Woken, self.clock.now());
         self.perform(decision).await;
         Ok(at_next_start)
@@ -252,8 +252,7 @@ impl Daemon {
             Event::Connected => {
                 self.service.ready(&format!("Connected to {}", self.server));
                 self.reporter.nudge();
-                // When the channel is full, somebody else's poke is on its way.
-                let _ = self.pokes.try_send(Poke::Declare);
+                self.pokes.poke(Poke::Declare);
                 return;
             }
             Event::Disconnected { why } => {
@@ -384,7 +383,7 @@ impl Daemon {
         {
             Ok(true) => {
                 log::info!(hook:% = name, digest:% = digest; "An operator approved a hook");
-                let _ = self.pokes.try_send(Poke::Rescan);
+                self.pokes.poke(Poke::Rescan);
             }
             Ok(false) => log::debug!(hook:% = name; "An approval that is known already"),
             Err(err) => {

@@ -16,7 +16,7 @@ use crate::{
     backoff::{self, Backoff},
     clock::{self, Clock},
     control::{CallError, Control},
-    declare::Poke,
+    declare::{Poke, Pokes},
     enroll::machine,
     eventloop::Event,
     exit,
@@ -64,7 +64,7 @@ pub(crate) struct Heart {
     pub(crate) binary: Binary,
     pub(crate) interval: Duration,
     pub(crate) backoff: backoff::Bounds,
-    pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) pokes: Pokes,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) keys: KeyFiles,
     pub(crate) signing: Keys,
@@ -93,8 +93,8 @@ impl Heart {
                 Ok(answer) => {
                     (failing, unauthorized) = (false, false);
                     backoff.reset();
-                    if answer.reconcile && self.pokes.send(Poke::Declare).await.is_err() {
-                        return;
+                    if answer.reconcile {
+                        self.pokes.poke(Poke::Declare);
                     }
                     if !answer.contested && !admitted {
                         admitted = true;

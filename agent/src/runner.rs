@@ -20,7 +20,7 @@ use crate::{
     builtins::{self, Failed, ReloadAsked, slots::Slots},
     clock::Clock,
     config::Config,
-    declare::Poke,
+    declare::{Poke, Pokes},
     hooks::{
         HookDir, NoHook, Pinned,
         catalog::{self, Catalog},
@@ -46,7 +46,7 @@ pub(crate) struct Runner {
     pub(crate) clock: Clock,
     pub(crate) journal: Journal,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
-    pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) pokes: Pokes,
     pub(crate) builtin_slots: Slots,
     pub(crate) reload: mpsc::Sender<ReloadAsked>,
     pub(crate) launcher: Launcher,
@@ -230,7 +230,7 @@ impl Runner {
         let why = match (Verdict::of(Some(baseline), observed), request.hook_digest) {
             (Verdict::Drift | Verdict::Uncatalogued, _) => {
                 // A lost hint is made up for by the next look at the directory.
-                let _ = self.pokes.try_send(Poke::Rescan);
+                self.pokes.poke(Poke::Rescan);
                 format!(
                     "{} is now {observed}, but its baseline on this node is {baseline}",
                     request.action

@@ -218,6 +218,53 @@ async fn whoever_waits_to_ask_again_asks_at_once_when_the_admin_says_so() {
     runs(&control).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_says_of_itself_waits_as_control_asks_whatever_is_news_and_not_past_the_admins_word() {
+    const ASKED: Duration = Duration::from_secs(3);
+    const HOOKS: usize = 4;
+    let control = FakeControl::new().await;
+    let mut node = control.start_node(|node| node.configure(QUICK)).await;
+    let refuse = |seconds| {
+        control.refuse(Refusal {
+            status: 503,
+            only: "capabilities",
+            retry_after: Some(RetryAfter::Seconds(seconds)),
+            ..Refusal::default()
+        });
+    };
+    refuse(3);
+    let mut news = 0;
+    until("it has spoken twice", async || {
+        news += 1;
+        node.install_hook(&format!("hook-{}", news % HOOKS), WAITS);
+        (control.refused().len() >= 2).then_some(())
+    })
+    .await;
+    let refused = control.refused();
+    let waited = refused[1].at - refused[0].at;
+    assert!(waited >= ASKED, "{waited:?}");
+    control.accept_again();
+    let has_all = || {
+        let last = control.manifests().pop()?;
+        (last.declared_hooks.len() == HOOKS).then_some(())
+    };
+    until("it has declared all of them", async || has_all()).await;
+
+    refuse(MINUTES);
+    control.cut_stream();
+    until("it was told to wait", async || {
+        (!control.refused().is_empty()).then_some(())
+    })
+    .await;
+    let before = control.manifests().len();
+    control.accept_again();
+    node.daemon().signal(Signal::HUP);
+    until("it has declared itself again", async || {
+        (control.manifests().len() > before).then_some(())
+    })
+    .await;
+}
+
 // ---- clocks
 
 #[tokio::test(flavor = "multi_thread")]

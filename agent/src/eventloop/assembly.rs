@@ -16,7 +16,7 @@ use crate::{
     clock::Clock,
     config::Config,
     control::{self, Control},
-    declare::{self, Declarer, Poke},
+    declare::{self, Declarer, Poke, Pokes},
     exit::{self, Exit},
     heartbeat::{Binary, Heart},
     hooks::{self, catalog::Catalog, hold},
@@ -49,7 +49,7 @@ struct Common {
     control: Control,
     journal: Journal,
     clock: Clock,
-    pokes: mpsc::Sender<Poke>,
+    pokes: Pokes,
     kicks: Kicks,
     binary: Binary,
 }
@@ -82,14 +82,13 @@ impl Daemon {
         let hangups = signal(SignalKind::hangup()).map_err(broken)?;
         let boot_id = run_dir::boot_id().map_err(broken)?;
         let launcher = Launcher::choose(config.launcher)?;
-        let (pokes, poked) = mpsc::channel(16);
         let common = Common {
             config,
             settings: settings_seen,
             control,
             journal,
             clock,
-            pokes,
+            pokes: Pokes::default(),
             kicks,
             binary: spawn_blocking(Binary::of_this_process)
                 .await
@@ -114,7 +113,7 @@ impl Daemon {
             news,
             identity.node_id,
         );
-        common.declare(tasks, catalog, poked);
+        common.declare(tasks, catalog);
         common.answer_the_admin(tasks, link_seen, overview);
 
         let Common {
@@ -190,7 +189,7 @@ impl Common {
         );
         scanned.await.unwrap_or_else(|err| {
             // A disk that is full keeps the baselines of new hooks out of the journal, and nobody from looking around.
-            let _ = self.pokes.try_send(Poke::Rescan);
+            self.pokes.poke(Poke::Rescan);
             Catalog::unknown(format!("the hooks could not be compared: {}", exit::chain(&err)))
         })
     }
@@ -242,12 +241,7 @@ impl Common {
         tasks.spawn(listener.listen(clock_measured));
     }
 
-    fn declare(
-        &self,
-        tasks: &mut JoinSet<()>,
-        catalog: watch::Sender<Arc<Catalog>>,
-        poked: mpsc::Receiver<Poke>,
-    ) {
+    fn declare(&self, tasks: &mut JoinSet<()>, catalog: watch::Sender<Arc<Catalog>>) {
         let declarer = Declarer {
             settings: self.settings.clone(),
             control: self.control.clone(),
@@ -255,8 +249,10 @@ impl Common {
             clock: self.clock.clone(),
             binary: self.binary,
             catalog,
+            pokes: self.pokes.clone(),
+            kicks: self.kicks.clone(),
         };
-        tasks.spawn(declarer.speak(poked));
+        tasks.spawn(declarer.speak());
         tasks.spawn(hooks::watch::watch(
             self.config.hooks_dir.clone(),
             self.pokes.clone(),

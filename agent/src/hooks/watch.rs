@@ -8,9 +8,12 @@ use std::{
 };
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use tokio::{io::unix::AsyncFd, sync::mpsc, time::sleep};
+use tokio::{io::unix::AsyncFd, time::sleep};
 
-use crate::{declare::Poke, readiness};
+use crate::{
+    declare::{Poke, Pokes},
+    readiness,
+};
 
 /// An installation touches several files at once: wait until it has gone quiet.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -19,18 +22,20 @@ const SETTLE_ROUNDS_MAX: u32 = 10;
 /// A directory that is not there yet is looked for this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-pub(crate) async fn watch(dir: PathBuf, pokes: mpsc::Sender<Poke>) {
+pub(crate) async fn watch(dir: PathBuf, pokes: Pokes) {
     loop {
         match open(&dir) {
-            Ok(watched) => follow(&watched, &pokes).await,
+            Ok(watched) => {
+                // What changed before, and after it was last looked at, nobody will tell.
+                pokes.poke(Poke::Rescan);
+                follow(&watched, &pokes).await;
+            }
             Err(err) => {
                 log::debug!(error:% = err, dir:% = dir.display(); "The hooks directory cannot be watched");
                 sleep(LOOK_AGAIN).await;
             }
         }
-        if pokes.send(Poke::Rescan).await.is_err() {
-            return;
-        }
+        pokes.poke(Poke::Rescan);
     }
 }
 
@@ -50,7 +55,7 @@ fn open(dir: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Returns when the directory itself has gone, or something stands in its place.
-async fn follow(watched: &AsyncFd<OwnedFd>, pokes: &mpsc::Sender<Poke>) {
+async fn follow(watched: &AsyncFd<OwnedFd>, pokes: &Pokes) {
     loop {
         let mut ended = wait(watched).await;
         for _ in 0..SETTLE_ROUNDS_MAX {
@@ -59,9 +64,10 @@ async fn follow(watched: &AsyncFd<OwnedFd>, pokes: &mpsc::Sender<Poke>) {
                 Err(_quiet) => break,
             }
         }
-        if ended || pokes.send(Poke::Rescan).await.is_err() {
+        if ended {
             return;
         }
+        pokes.poke(Poke::Rescan);
     }
 }
 
@@ -86,4 +92,27 @@ async fn wait(watched: &AsyncFd<OwnedFd>) -> bool {
     }
     ready.clear_ready();
     over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn asked_to_look(pokes: &Pokes) {
+        pokes.poked().await;
+        assert!(pokes.take(Poke::Rescan));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_begins_asks_for_a_look_for_what_came_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pokes = Pokes::default();
+        // After the first look, and before the watch.
+        std::fs::write(dir.path().join("hook"), "#!x").unwrap();
+        let watching = tokio::spawn(watch(dir.path().to_owned(), pokes.clone()));
+        asked_to_look(&pokes).await;
+        std::fs::write(dir.path().join("other"), "#!x").unwrap();
+        asked_to_look(&pokes).await;
+        watching.abort();
+    }
 }

@@ -32,7 +32,7 @@ use tokio::{
 use crate::{
     clock::Clock,
     config::Config,
-    declare::Poke,
+    declare::{Poke, Pokes},
     exit::{self, Exit},
     journal::{Journal, JournalError},
     link::Link,
@@ -92,7 +92,7 @@ pub(crate) struct Desk {
     pub(crate) settings: watch::Receiver<Arc<Config>>,
     pub(crate) journal: Journal,
     pub(crate) clock: Clock,
-    pub(crate) pokes: mpsc::Sender<Poke>,
+    pub(crate) pokes: Pokes,
     pub(crate) link: watch::Receiver<Link>,
     pub(crate) overviews: mpsc::Sender<OverviewAsked>,
     pub(crate) started_at: Timestamp,
@@ -202,8 +202,7 @@ impl Desk {
             .await
             .map_err(|err: JournalError| exit::chain(&err))?;
         log::info!(hook:% = hook, digest:% = digest; "The admin of this machine trusts a hook");
-        // A full channel has a poke on its way.
-        let _ = self.pokes.try_send(Poke::Rescan);
+        self.pokes.poke(Poke::Rescan);
         Ok(Answer::Trusted)
     }
 }

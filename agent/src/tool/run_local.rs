@@ -39,7 +39,7 @@ use crate::{
     builtins::{self, ReloadAsked, slots::Slots},
     clock::Clock,
     config::Config,
-    declare,
+    declare::{self, Pokes},
     exit::{self, Exit},
     hooks::{
         affinity::Lane,
@@ -121,7 +121,6 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
     let (_settings, settings_seen) = watch::channel(settings);
     let (_catalog, catalog_seen) = watch::channel(Arc::new(catalog));
     // Nobody looks again at hooks for the sake of one run.
-    let (pokes, _nobody) = mpsc::channel(1);
     let (reload, reloads) = mpsc::channel(1);
     let refusing = tokio::spawn(refuse_reloads(reloads));
     let runner = Runner {
@@ -131,7 +130,7 @@ pub(crate) async fn run(args: RunLocalArgs) -> Result<u8, Exit> {
         clock,
         journal,
         catalog: catalog_seen,
-        pokes,
+        pokes: Pokes::default(),
         builtin_slots: Slots::new(),
         reload,
         launcher,
