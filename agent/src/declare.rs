@@ -141,7 +141,6 @@ impl Declarer {
         // What control has asked for holds, whatever else is news but the word of the node's own admin.
         let mut not_before: Option<Instant> = None;
         loop {
-            self.kicks.forget();
             rescan |= self.pokes.take(Poke::Rescan);
             declare |= self.pokes.take(Poke::Declare);
             let mut look_again = Duration::MAX;
@@ -158,6 +157,10 @@ impl Declarer {
                 }
             }
             let left = not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                // What follows is what they were for.
+                self.kicks.forget();
+            }
             let speak_again = if !left.is_zero() {
                 left
             } else if let Err(err) = self.say(declare).await {
