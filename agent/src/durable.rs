@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, whatever happens in between.
+//! Files that are there whole or not at all, whatever happens in between; most of them also after a power cut.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,6 +11,17 @@ use crate::effect;
 
 /// Writes a file that only its owner may read: its old content or its new, never a mixture, also after a power cut.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put(path, bytes, File::sync_all)?;
+    sync_parent(path)
+}
+
+/// The same for as long as the machine runs, and without waiting for its disk. After a power cut the file may be empty, or not
+/// there: it is for what nobody needs then.
+pub(crate) fn write_for_this_boot(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put(path, bytes, |_| Ok(()))
+}
+
+fn put(path: &Path, bytes: &[u8], keep: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
     let temporary = sibling(path);
     let mut file = OpenOptions::new()
         .write(true)
@@ -18,7 +29,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&temporary)?;
-    if let Err(err) = file.write_all(bytes).and_then(|()| file.sync_all()) {
+    if let Err(err) = file.write_all(bytes).and_then(|()| keep(&file)) {
         // Half a file helps nobody, least of all a disk that is full.
         let _ = fs::remove_file(&temporary);
         return Err(err);
@@ -26,7 +37,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     effect::done("a file beside");
     fs::rename(&temporary, path)?;
     effect::done("a rename");
-    sync_parent(path)
+    Ok(())
 }
 
 /// Creates a file with this content unless there is one by that name; says whether it did.

@@ -115,11 +115,12 @@ impl RunDir {
         durable::private_dir(&self.0)
     }
 
-    /// The room for what comes after is taken first: on a full disk nothing is even begun.
+    /// The room for what comes after is taken first: on a full disk nothing is even begun. A supervisor reads both, and whoever
+    /// ends what one has left behind: nothing of either is there after a power cut, when the claim alone decides.
     pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
         drop(self.reserve_record()?);
-        durable::write(&self.parameters(), &serde_json::to_vec(&spec.parameters)?)?;
-        durable::write(&self.spec(), &serde_json::to_vec(spec)?)
+        durable::write_for_this_boot(&self.parameters(), &serde_json::to_vec(&spec.parameters)?)?;
+        durable::write_for_this_boot(&self.spec(), &serde_json::to_vec(spec)?)
     }
 
     /// Without the parameters.

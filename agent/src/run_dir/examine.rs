@@ -284,6 +284,22 @@ mod tests {
         ));
     }
 
+    /// They are not made durable, and nothing that follows a power cut needs them.
+    #[test]
+    fn after_a_power_cut_the_claim_decides_whatever_became_of_the_other_files() {
+        for left in [None, Some(""), Some("{\"exec")] {
+            let (_dir, run) = attempt();
+            assert!(run.take_claim(&me()).unwrap());
+            if let Some(left) = left {
+                fs::write(run.spec(), left).unwrap();
+                fs::write(run.parameters(), left).unwrap();
+            }
+            let found = run.examine("the next boot").unwrap();
+            assert!(matches!(found, Found::Lost(Lost::WithTheMachine)), "{left:?}");
+            assert!(!run.parameters().exists());
+        }
+    }
+
     #[test]
     fn a_stop_that_was_followed_by_a_boot_was_the_shutdown() {
         let (_dir, run) = attempt();
