@@ -33,8 +33,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(45);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long after one that could not be made it is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
-/// How long a connection is believed in after it was used.
-const BELIEVED_FOR: Duration = Duration::from_secs(1);
 /// How long a connection has to show that it is still there, or to end what was begun on it.
 const SIGN_MAX: Duration = Duration::from_secs(5);
 /// The server keeps more and more for a connection; a new one is cheap.
@@ -202,14 +200,12 @@ impl managed::Manager for Server {
         }
     }
 
+    /// A server that was started anew is not noticed by whoever asks it something.
     async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<sqlx::Error> {
         if !link.rests || metrics.age() > LIFE_MAX {
             return Err(RecycleError::message("it has had its time"));
         }
-        if metrics.last_used() > BELIEVED_FOR {
-            in_time(SIGN_MAX, link.connection.ping()).await?;
-        }
-        Ok(())
+        Ok(in_time(SIGN_MAX, link.connection.ping()).await?)
     }
 }
 
