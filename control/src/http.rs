@@ -94,7 +94,7 @@ async fn ready(State(control): State<Shared>) -> Response {
 }
 
 async fn database_answers(control: &Control) -> bool {
-    let why = match tokio::time::timeout(DATABASE_ANSWERS_MAX, control.store.ping()).await {
+    let why = match tokio::time::timeout(DATABASE_ANSWERS_MAX, control.store.answers()).await {
         Ok(Ok(())) => return true,
         Ok(Err(err)) => crate::error_chain(&err),
         Err(_) => format!("nothing came within {DATABASE_ANSWERS_MAX:?}"),

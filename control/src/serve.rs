@@ -327,7 +327,7 @@ async fn feed_watchdog(control: &Control) {
         return control.stop.cancelled().await;
     };
     while !control.stopped_within(limit / 3).await {
-        match control.store.ping().await {
+        match control.store.answers_nodes().await {
             Ok(()) => tell_systemd(&[NotifyState::Watchdog]),
             Err(err) => log::error!("The database does not answer: {}", error_chain(&err)),
         }

@@ -180,8 +180,14 @@ impl Store {
         Ok(Tx(self.write.begin_write().await?, Untold { teller, news }))
     }
 
-    /// Whether the database answers.
-    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+    /// Whether the database answers people: where lists have taken each connection, it does not.
+    pub(crate) async fn answers(&self) -> Result<(), StoreError> {
+        query("SELECT 1").execute(&self.read).await?;
+        Ok(())
+    }
+
+    /// Whether the database answers nodes, which no list keeps waiting.
+    pub(crate) async fn answers_nodes(&self) -> Result<(), StoreError> {
         query("SELECT 1").execute(&self.lookup).await?;
         Ok(())
     }
