@@ -431,18 +431,19 @@ async fn a_copy_that_missed_a_restart_of_its_node_is_refused_once_its_node_is_he
     let mut node = world.node("n1").config(BEATS).start().await;
     let mut copy = copy_of(&world, &node, "copy");
     node.restart().await;
-    let streams = node.log().matches("The event stream is open").count();
+    // Control knows of a stream a moment before its node says so.
+    let opened = |node: &Node| node.log().matches("The event stream is open").count();
+    until("both of its streams are in its log", async || {
+        (opened(&node) == 2).then_some(())
+    })
+    .await;
     copy.launch();
     is_refused(&mut copy).await;
     assert_eq!(
         world.run(on_node("ping", node.id)).await.status,
         Status::Succeeded
     );
-    assert_eq!(
-        node.log().matches("The event stream is open").count(),
-        streams,
-        "the node was disturbed"
-    );
+    assert_eq!(opened(&node), 2, "the node was disturbed");
     assert!(warning(&world, node.id).await.is_some());
     node.restart().await;
 }
