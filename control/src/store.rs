@@ -41,6 +41,7 @@ mod targets;
 mod tenancy;
 #[cfg(test)]
 mod testing;
+mod violations;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -62,7 +63,6 @@ pub(crate) use executions::Advance;
 pub(crate) use header::ExecutionHeader;
 #[cfg(test)]
 pub(crate) use hooks::Declared;
-pub(crate) use hooks::{NewViolation, ViolationFilter};
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use list::{Detail, Targets};
 pub(crate) use news::News;
@@ -76,6 +76,7 @@ pub(crate) use signing::SigningKey;
 pub(crate) use sqlite::apart;
 pub(crate) use targets::TargetState;
 pub(crate) use tenancy::{BootstrapToken, NewBootstrapToken, Project};
+pub(crate) use violations::{NewViolation, ViolationFilter};
 
 use crate::nsk::KeyOwner;
 

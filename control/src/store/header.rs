@@ -105,7 +105,7 @@ impl Store {
     pub(crate) async fn execution_exists(&self, execution: ExecutionId) -> Result<bool, StoreError> {
         let row = query("SELECT 1 FROM action_execution WHERE id = $1")
             .bind(execution.uuid())
-            .fetch_optional(&self.read)
+            .fetch_optional(&self.lookup)
             .await?;
         Ok(row.is_some())
     }

@@ -171,7 +171,7 @@ impl Store {
                 .bind(node.uuid())
                 .bind(SAID.start)
                 .bind(SAID.end)
-                .fetch_all(&self.read)
+                .fetch_all(&self.lookup)
                 .await?;
         said.iter()
             .map(|row| {

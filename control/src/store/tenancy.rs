@@ -159,7 +159,7 @@ impl Store {
     ) -> Result<Option<BootstrapToken>, StoreError> {
         let row = query(BOOTSTRAP_TOKEN)
             .bind(&hash.as_bytes()[..])
-            .fetch_optional(&self.read)
+            .fetch_optional(&self.lookup)
             .await?;
         Ok(row.as_ref().map(read_bootstrap_token).transpose()?)
     }
@@ -169,7 +169,7 @@ impl Store {
         let row = query("SELECT 1 FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
             .bind(token.uuid())
             .bind(enrollment)
-            .fetch_optional(&self.read)
+            .fetch_optional(&self.lookup)
             .await?;
         Ok(row.is_some())
     }
@@ -177,7 +177,7 @@ impl Store {
     pub(crate) async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
         let row = query("SELECT id, domain_id FROM project WHERE id = $1")
             .bind(id.uuid())
-            .fetch_optional(&self.read)
+            .fetch_optional(&self.lookup)
             .await?;
         let Some(row) = row else { return Ok(None) };
         let row = Reader::new(&row, "project", "id");

@@ -111,7 +111,11 @@ pub(in crate::http) fn preview_newer() -> Operation {
 
 pub(in crate::http) fn list_executions() -> Operation {
     let operation = Operation::new("ListExecutions", "List the executions of a project, newest first")
-        .more("Items leave out their targets and give counts.")
+        .more(
+            "Items leave out their targets and give counts. Where no index answers the question, a page is looked for two seconds \
+             at most: it may have fewer items than `limit`, or none, and others come after it all the same, as long as there is a \
+             `next_cursor`.",
+        )
         .query(
             "status",
             "Only those that rest there.",
