@@ -6,6 +6,7 @@ mod local;
 mod probe;
 mod room;
 mod s3;
+mod signed_url;
 mod turns;
 
 use std::{collections::BTreeMap, io, ops::Range, pin::Pin, time::Duration};
@@ -18,10 +19,11 @@ use muster_shared::{
     wire::OutputRef,
 };
 
-pub(crate) use local::{LocalStore, Pace, UploadClaim, UploadRefused};
+pub(crate) use local::{LocalStore, Pace, UploadRefused};
 pub(crate) use probe::Well;
 pub(crate) use room::NoRoom;
 pub(crate) use s3::{S3Settings, S3Store};
+pub(crate) use signed_url::UploadClaim;
 
 /// How long a URL for reading lasts.
 const READ_URL_TTL: Duration = Duration::from_secs(60);

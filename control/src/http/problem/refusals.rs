@@ -340,9 +340,7 @@ impl From<UploadRefused> for ApiError {
     fn from(err: UploadRefused) -> Self {
         let text = err.to_string();
         match err {
-            UploadRefused::BadSignature | UploadRefused::Expired(_) => {
-                Self::denied("upload_url_invalid", "out_of_scope", text)
-            }
+            UploadRefused::Url(_) => Self::denied("upload_url_invalid", "out_of_scope", text),
             UploadRefused::WrongLength { .. } => Self::bad_request("upload_length_mismatch", text),
             UploadRefused::WrongDigest { .. } => Self::bad_request("upload_digest_mismatch", text),
             UploadRefused::Replaced => Self::new(StatusCode::CONFLICT, "upload_replaced", text),
