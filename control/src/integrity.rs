@@ -334,36 +334,11 @@ pub(crate) async fn acknowledge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Declared;
-    use muster_shared::wire::{Base64, BuiltinAction, DeclaredHook};
+    use crate::store::{Declared, testing::declares};
 
     fn manifest(hooks: &[&str], builtins: &[&str]) -> CapabilityManifest {
-        CapabilityManifest {
-            binary_version: "1".into(),
-            binary_checksum: Base64(vec![0; 32]),
-            declared_hooks: hooks
-                .iter()
-                .map(|n| DeclaredHook {
-                    name: (*n).into(),
-                    checksum: Digest::of(b""),
-                    file_checksum: None,
-                    manifest_checksum: None,
-                    manifest: None,
-                    denied: None,
-                })
-                .collect(),
-            builtin_actions: builtins
-                .iter()
-                .map(|n| BuiltinAction {
-                    name: (*n).into(),
-                    description: None,
-                    parameters: vec![],
-                    denied: None,
-                })
-                .collect(),
-            refused_hooks: vec![],
-            labels: None,
-        }
+        let empty: Vec<_> = hooks.iter().map(|name| (*name, "")).collect();
+        declares(&empty, builtins, &[])
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod statement;
 mod targets;
 mod tenancy;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod violations;
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -144,6 +144,15 @@ impl BareNode {
         self.next_event(frames, "action_request").await
     }
 
+    /// How many action requests come before that of this execution.
+    pub async fn requests_before(&self, frames: &mut Frames, last: ExecutionId) -> usize {
+        let mut seen = 0;
+        while self.next_request(frames).await.execution_id != last {
+            seen += 1;
+        }
+        seen
+    }
+
     /// The next cancel of the stream, opened as strictly.
     pub async fn next_cancel(&self, frames: &mut Frames) -> Verified<ActionCancel> {
         self.next_event(frames, "action_cancel").await

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     binaries::binary,
-    wait::{PATIENCE, until_within},
+    wait::{PATIENCE, until, until_within},
 };
 
 /// Access to one project of one control.
@@ -286,6 +286,21 @@ impl Said {
             )
         })
     }
+}
+
+/// Asks until it is told that it asks too often, when to come back, and by which limit.
+///
+/// # Panics
+/// When it never is.
+pub async fn until_rate_limited(limit: &str, mut ask: impl AsyncFnMut() -> Answer) {
+    let refused = until("the bucket is empty", async || {
+        let answer = ask().await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
+    let problem = refused.refused(429, "rate_limited");
+    assert!(problem.detail.contains(limit), "{}", problem.detail);
 }
 
 impl Answer {

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    Daemon, Engine, Operator, World, postgres,
+    Daemon, Engine, Operator, PgRelay, World, postgres,
     postgres::Cluster,
     until,
     world::{OFTEN, Place, Setup, free_port},
@@ -204,8 +204,17 @@ impl Replicas {
         }
     }
 
+    /// Starts a replica anew with a relay between it and the database.
+    pub async fn behind_relay(&mut self, n: usize) -> PgRelay {
+        let relay = PgRelay::before(self.world.database().postgres().cluster.socket());
+        let _ = self.stop(n).await;
+        self.reach_database_by(n, relay.socket());
+        self.start(n).await;
+        relay
+    }
+
     /// From its next start on, a replica reaches the database by this socket.
-    pub fn reach_database_by(&mut self, n: usize, socket: &Path) {
+    fn reach_database_by(&mut self, n: usize, socket: &Path) {
         match n {
             0 => self.world.reach_database_by(socket),
             n => {

@@ -4,7 +4,7 @@ use muster_shared::{time::Timestamp, wire::CALLBACK_TOKEN_HEADER};
 use muster_tests::{
     Answer,
     binaries::binary,
-    operator::client_with_ca,
+    operator::{client_with_ca, until_rate_limited},
     prelude::*,
     world::{on, on_node, target},
 };
@@ -636,18 +636,7 @@ async fn a_node_that_asks_too_often_is_told_when_to_come_back_and_no_other_is() 
             .json(&json!({ "violations": [] }));
         Answer::to(report).await
     };
-    let refused = until("its bucket is empty", async || {
-        let answer = ask().await;
-        (answer.status == 429).then_some(answer)
-    })
-    .await;
-    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
-    let problem = refused.refused(429, "rate_limited");
-    assert!(
-        problem.detail.contains("limits.node_requests_per_second"),
-        "{}",
-        problem.detail
-    );
+    until_rate_limited("limits.node_requests_per_second", async || ask().await).await;
 
     // A daemon does as it is told, and loses nothing by it.
     let node = world
@@ -965,18 +954,7 @@ async fn a_bootstrap_token_that_is_shown_too_often_is_told_when_to_come_back_and
     let ask = BareNode::enroll_request();
     let call = |token: &str| Answer::to(BareNode::enroll_call(&http, &world.operator, token, &ask));
     let first: EnrollResponse = call(&token).await.expect(201).json();
-    let refused = until("its bucket is empty", async || {
-        let answer = call(&token).await;
-        (answer.status == 429).then_some(answer)
-    })
-    .await;
-    assert_eq!(refused.headers["retry-after"].as_bytes(), b"1");
-    let problem = refused.refused(429, "rate_limited");
-    assert!(
-        problem.detail.contains("limits.enroll_requests_per_second"),
-        "{}",
-        problem.detail
-    );
+    until_rate_limited("limits.enroll_requests_per_second", async || call(&token).await).await;
     // Another token has a bucket of its own, and what is no token has none to fill.
     let other = world.bootstrap_token("n=two").await;
     let _ = call(&other).await.expect(201);

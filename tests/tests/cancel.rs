@@ -147,14 +147,7 @@ async fn what_was_cancelled_while_it_waited_in_the_buffer_of_a_stream_is_never_s
         );
     }
     let last = world.dispatch(on_node("ping", node.id)).await;
-    let mut seen = 0;
-    loop {
-        let request = node.next_request(&mut frames).await;
-        if request.execution_id == last.id {
-            break;
-        }
-        seen += 1;
-    }
+    let seen = node.requests_before(&mut frames, last.id).await;
     assert!(seen < DISPATCHES, "every cancelled action was sent all the same");
     let _ = world.operator.cancel(last.id).await;
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use muster_tests::{
-    Answer, PgRelay, Replicas,
+    Answer, Replicas,
     invariants::{check_durable, check_invariants},
     prelude::*,
     sse::Frames,
@@ -93,10 +93,7 @@ async fn a_lost_notification_delays_and_loses_nothing() {
     let Some(mut replicas) = Replicas::new(2).await else {
         return;
     };
-    let relay = PgRelay::before(replicas.world.database().postgres().cluster.socket());
-    let _ = replicas.stop(1).await;
-    replicas.reach_database_by(1, relay.socket());
-    replicas.start(1).await;
+    let relay = replicas.behind_relay(1).await;
     let node = BareNode::enroll(&replicas.world, "n=one").await;
     node.declare(&[]).await;
     let (here, there) = (replicas.at(0), replicas.at(1));
@@ -178,10 +175,7 @@ async fn an_approval_reaches_a_node_whose_replica_was_without_the_database_meanw
     let Some(mut replicas) = Replicas::new(2).await else {
         return;
     };
-    let relay = PgRelay::before(replicas.world.database().postgres().cluster.socket());
-    let _ = replicas.stop(1).await;
-    replicas.reach_database_by(1, relay.socket());
-    replicas.start(1).await;
+    let relay = replicas.behind_relay(1).await;
     let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
     let node = BareNode::enroll(&replicas.world, "n=one").await;
     node.declare(&[("job", one)]).await;
@@ -272,14 +266,7 @@ async fn what_waits_in_the_buffer_of_a_stream_is_not_sent_once_another_replica_h
         assert_eq!(here.cancel(*id).await.execution.status, Status::Cancelled);
     }
     let last = here.dispatch(&on_node("ping", node.id)).await;
-    let mut seen = 0;
-    loop {
-        let request = node.next_request(&mut frames).await;
-        if request.execution_id == last.id {
-            break;
-        }
-        seen += 1;
-    }
+    let seen = node.requests_before(&mut frames, last.id).await;
     assert!(seen < DISPATCHES, "every cancelled action was sent all the same");
     let _ = here.cancel(last.id).await;
     check_invariants(&replicas.world, &here).await;

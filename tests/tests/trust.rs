@@ -32,6 +32,14 @@ async fn good_one(control: &FakeControl, node: &Musterd) -> ExecutionId {
 
 // ---- envelopes
 
+fn hooks_in(manifest: &CapabilityManifest) -> Vec<&str> {
+    manifest
+        .declared_hooks
+        .iter()
+        .map(|hook| hook.name.as_str())
+        .collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_good_envelope_runs_once_however_often_it_is_sent() {
     let (control, mut node) = counting().await;
@@ -341,11 +349,7 @@ async fn refused_on_the_node(spoil: impl FnOnce(&Musterd)) {
         })
         .await;
     let manifest = control.manifests().pop().expect("it declared itself");
-    let declared: Vec<&str> = manifest
-        .declared_hooks
-        .iter()
-        .map(|hook| hook.name.as_str())
-        .collect();
+    let declared = hooks_in(&manifest);
     assert!(
         declared.contains(&"count") && !declared.contains(&"bad"),
         "{declared:?}"
@@ -418,11 +422,7 @@ async fn what_a_package_manager_left_beside_a_hook_is_refused_and_said_to_be_tha
         })
         .await;
     let manifest = control.manifests().pop().expect("it declared itself");
-    let declared: Vec<&str> = manifest
-        .declared_hooks
-        .iter()
-        .map(|hook| hook.name.as_str())
-        .collect();
+    let declared = hooks_in(&manifest);
     assert_eq!(declared, ["count"]);
     let mut refused: Vec<&str> = manifest
         .refused_hooks

@@ -1,6 +1,10 @@
 //! What the tests of the store need to run on either database, and to ask it how it would answer.
 
-use muster_shared::time::Timestamp;
+use muster_shared::{
+    ids::Digest,
+    time::Timestamp,
+    wire::{Base64, BuiltinAction, CapabilityManifest, DeclaredHook, RefusedHook},
+};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use uuid::Uuid;
 
@@ -107,5 +111,45 @@ pub(super) fn instant(at: Timestamp) -> String {
     match server() {
         None => at.as_millis().to_string(),
         Some(_) => format!("'{at}'::timestamptz"),
+    }
+}
+
+/// What a node might declare: hooks with what is in them, builtins, and files that are none with the reason.
+pub(crate) fn declares(
+    hooks: &[(&str, &str)],
+    builtins: &[&str],
+    refused: &[(&str, &str)],
+) -> CapabilityManifest {
+    CapabilityManifest {
+        binary_version: "1".into(),
+        binary_checksum: Base64(vec![0; 32]),
+        declared_hooks: hooks
+            .iter()
+            .map(|(name, bytes)| DeclaredHook {
+                name: (*name).into(),
+                checksum: Digest::of(bytes.as_bytes()),
+                file_checksum: None,
+                manifest_checksum: None,
+                manifest: None,
+                denied: None,
+            })
+            .collect(),
+        builtin_actions: builtins
+            .iter()
+            .map(|name| BuiltinAction {
+                name: (*name).into(),
+                description: None,
+                parameters: vec![],
+                denied: None,
+            })
+            .collect(),
+        refused_hooks: refused
+            .iter()
+            .map(|(name, why)| RefusedHook {
+                name: (*name).into(),
+                why: (*why).into(),
+            })
+            .collect(),
+        labels: None,
     }
 }

@@ -13,15 +13,13 @@ use muster_shared::{
     selector::Selector,
     status::Status,
     time::Timestamp,
-    wire::{
-        Base64, BuiltinAction, CapabilityManifest, DeclaredHook, DispatchRequest, RefusedHook, output_key,
-    },
+    wire::{DispatchRequest, output_key},
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::sync::MutexGuard;
 use uuid::Uuid;
 
-use super::{statement::query_scalar, *};
+use super::{statement::query_scalar, testing::declares, *};
 use crate::{
     audit::{self, VerifyError},
     authz::{Grants, Requester},
@@ -550,41 +548,6 @@ async fn a_dispatch_to_ten_thousand_nodes_asks_for_none_of_them_alone() {
 }
 
 // ---- what nodes declare
-
-fn declares(hooks: &[(&str, &str)], builtins: &[&str], refused: &[(&str, &str)]) -> CapabilityManifest {
-    CapabilityManifest {
-        binary_version: "1".into(),
-        binary_checksum: Base64(vec![0; 32]),
-        declared_hooks: hooks
-            .iter()
-            .map(|(name, bytes)| DeclaredHook {
-                name: (*name).into(),
-                checksum: Digest::of(bytes.as_bytes()),
-                file_checksum: None,
-                manifest_checksum: None,
-                manifest: None,
-                denied: None,
-            })
-            .collect(),
-        builtin_actions: builtins
-            .iter()
-            .map(|name| BuiltinAction {
-                name: (*name).into(),
-                description: None,
-                parameters: vec![],
-                denied: None,
-            })
-            .collect(),
-        refused_hooks: refused
-            .iter()
-            .map(|(name, why)| RefusedHook {
-                name: (*name).into(),
-                why: (*why).into(),
-            })
-            .collect(),
-        labels: None,
-    }
-}
 
 #[tokio::test]
 async fn what_is_kept_of_a_node_is_what_it_declared_last_and_what_it_showed_first() {
