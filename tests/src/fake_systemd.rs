@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use tokio::net::UnixStream;
 use zbus::{
     Connection, DBusError,
     connection::Builder,
@@ -109,7 +110,11 @@ impl FakeSystemd {
             .stdin(Stdio::null())
             .spawn()
             .expect("dbus-daemon starts");
-        until("the bus is there", async || socket.exists().then_some(())).await;
+        // The socket is bound a moment before it takes connections: a path that exists is not enough.
+        until("the bus takes connections", async || {
+            UnixStream::connect(&socket).await.ok()
+        })
+        .await;
 
         let unit = |(name, starts): &(&str, Starts)| {
             let unit = Unit {
