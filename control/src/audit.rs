@@ -11,6 +11,7 @@ use muster_shared::{
 use crate::{
     control::Control,
     error_chain,
+    keys::chance,
     store::{Store, StoreError},
 };
 
@@ -77,6 +78,11 @@ impl<'a> Entry<'a> {
         self.detail = Some(detail.into());
         self
     }
+}
+
+/// What a refusal and its row are found by. Without chance there is none, and the row stands all the same.
+pub(crate) fn correlation(now: Timestamp) -> Option<RowId> {
+    chance().ok().map(|chance| RowId::mint(now, chance))
 }
 
 /// A node that reports, as a subject. What is done to it has the resource `resource:…`.

@@ -7,7 +7,7 @@ mod group;
 mod report;
 
 use muster_shared::{
-    ids::{Digest, DomainId, ExecutionId, NodeId},
+    ids::{Digest, DomainId, ExecutionId, NodeId, RowId},
     status::{Refused, Status},
     time::Timestamp,
     wire::{Callback, CallbackOutput, CallbackResponse, INLINE_OUTPUT_BYTES_MAX, OutputRef, output_key},
@@ -37,9 +37,13 @@ pub(crate) enum CallbackError {
     BadOutput { expected: String },
     #[error("{0}")]
     Refused(#[from] Refused),
-    /// Refused, and this was kept and audited before, or there is no room for it.
-    #[error("{0}")]
-    RefusedAgain(Refused),
+    /// Refused, and there is nothing left to write of it: what contradicts the end is kept and audited in one commit, now or
+    /// before, or there is no room for it. The id is that of the row that was written now.
+    #[error("{refused}")]
+    Contradicts {
+        refused: Refused,
+        correlation: Option<RowId>,
+    },
     #[error("an upload URL could not be made")]
     Upload(#[source] OutputError),
     #[error("the output is not there as it was reported: {0}")]
@@ -55,6 +59,16 @@ pub(crate) enum CallbackError {
     NotNow(Passing),
     #[error("the report could not be stored")]
     Store(#[from] StoreError),
+}
+
+/// What the audit trail calls the refusal of a report that was well made.
+pub(crate) const APPLY: &str = "node_execution_callback.apply";
+
+pub(crate) const fn code_of(refused: Refused) -> &'static str {
+    match refused {
+        Refused::AlreadyTerminal(_) => "execution_already_terminal",
+        Refused::NotAnAdvance { .. } => "invalid_state_transition",
+    }
 }
 
 /// An upload that is offered, and what for.

@@ -617,7 +617,15 @@ async fn a_node_that_contradicts_itself_for_ever_leaves_a_bounded_trace() {
         metrics.contains("muster_callbacks_late_events_dropped_total 8\n"),
         "what was left out is counted, and what was said before is not: {metrics}"
     );
-    // Each invocation has room of its own.
+    // Each invocation has room of its own. What is kept and the row of its refusal are there together, or neither is.
+    world.database().refuse_rows("audit");
+    let told = Callback {
+        error: Some("first".to_owned()),
+        ..Callback::of(Status::Failed)
+    };
+    let _ = node.report(&requests[1], &told).await.expect(500);
+    assert_eq!((kept(), denied()), (3, 3));
+    world.database().accept_rows("audit");
     contradict(&requests[1], "first").await;
     assert_eq!((kept(), denied()), (4, 4));
     let settled = world.operator.execution(requests[0].execution_id).await;

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use muster_shared::{
-    ids::{DomainId, ExecutionId, NodeId},
+    ids::{DomainId, ExecutionId, NodeId, RowId},
+    status::Refused,
     time::Timestamp,
     wire::OutputRef,
 };
 
 use super::{
-    CallbackError,
+    APPLY, CallbackError, code_of,
     report::{Effect, Report, effect_on, takes_output},
 };
 use crate::{
-    audit::{self, Entry},
+    audit::{self, Entry, Outcome},
     control::{Control, Shared},
     outputs::Believed,
     store::{Advance, Passing, Room, StoreError, TargetState, Tx, apart},
@@ -31,6 +32,18 @@ pub(crate) struct Work {
     pub(super) believed: Option<Believed>,
     /// The size for which an upload was offered.
     pub(super) offered: Option<u64>,
+}
+
+impl Work {
+    /// The row of a report that is refused.
+    fn refused(&self, refused: Refused, correlation: Option<RowId>) -> Entry<'_> {
+        let resource = audit::execution_resource(self.report.execution);
+        let entry = Entry::new(&self.subject, APPLY, resource, Outcome::InvariantViolation);
+        Entry {
+            correlation,
+            ..entry.with(format!("{}: {refused}", code_of(refused)))
+        }
+    }
 }
 
 type Targets = HashMap<(ExecutionId, NodeId), TargetState>;
@@ -111,10 +124,10 @@ async fn try_write(control: &Control, works: &[Work]) -> Result<Vec<Result<(), C
     for work in works {
         judged.push(judge(control, &targets, work, &mut gathered).await);
     }
-    gathered
-        .keep_evidence(&mut tx, control, (works, &mut judged))
-        .await?;
     let now = Timestamp::now();
+    gathered
+        .keep_evidence(&mut tx, control, (works, &mut judged), now)
+        .await?;
     let settled = gathered.write(&mut tx, control, now).await?;
     if gathered.is_empty() {
         return Ok(judged);
@@ -196,18 +209,19 @@ async fn still_believed(
     }
 }
 
-impl Gathered<'_> {
+impl<'a> Gathered<'a> {
     fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.evidence.is_empty() && self.late.is_empty() && self.declared.is_empty()
     }
 
-    /// Leaves of what contradicts settled invocations what is news and has room, and notes of the others that they are
-    /// refused and leave nothing: a node that says the same for ever must not fill the database.
+    /// Leaves of what contradicts settled invocations what is news and has room, with the rows that say that it was refused, and
+    /// of the others nothing: a node that says the same for ever must not fill the database.
     async fn keep_evidence(
         &mut self,
         tx: &mut Tx,
         control: &Control,
-        (works, judged): (&[Work], &mut [Result<(), CallbackError>]),
+        (works, judged): (&'a [Work], &mut [Result<(), CallbackError>]),
+        now: Timestamp,
     ) -> Result<(), StoreError> {
         if self.evidence.is_empty() {
             return Ok(());
@@ -222,12 +236,20 @@ impl Gathered<'_> {
             let Some(room) = of(work.report.execution, work.report.node) else {
                 continue;
             };
-            if room == Room::Full {
-                control.metrics.dropped_late_event();
+            let Err(CallbackError::Refused(refused)) = *judged else {
+                continue;
+            };
+            let mut correlation = None;
+            match room {
+                Room::News => {
+                    correlation = audit::correlation(now);
+                    let entries = self.entries.entry(work.domain).or_default();
+                    entries.push(work.refused(refused, correlation));
+                }
+                Room::Known => {}
+                Room::Full => control.metrics.dropped_late_event(),
             }
-            if let (Room::Known | Room::Full, Err(CallbackError::Refused(refused))) = (room, &*judged) {
-                *judged = Err(CallbackError::RefusedAgain(*refused));
-            }
+            *judged = Err(CallbackError::Contradicts { refused, correlation });
         }
         Ok(())
     }

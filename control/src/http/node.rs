@@ -188,7 +188,7 @@ pub(super) async fn callback(
             "invalid_state_transition",
             "a node never makes an invocation pending",
         );
-        return Err(refused("node_execution_callback.apply", refusal).await);
+        return Err(refused(callback::APPLY, refusal).await);
     }
     let caller = (&*node.subject, node.domain);
     let began = Instant::now();
@@ -204,8 +204,8 @@ pub(super) async fn callback(
     control.metrics.callback_took(began.elapsed());
     match applied {
         Ok(response) => Ok(Json(response)),
-        Err(err @ CallbackError::RefusedAgain(_)) => Err(err.into()),
-        Err(err) => Err(refused("node_execution_callback.apply", err.into()).await),
+        Err(err @ CallbackError::Contradicts { .. }) => Err(err.into()),
+        Err(err) => Err(refused(callback::APPLY, err.into()).await),
     }
 }
 

@@ -15,7 +15,11 @@ use muster_shared::{
     wire::{Dropped, Problem},
 };
 
-use crate::{audit::Outcome, error_chain, keys::chance, oidc::Fault};
+use crate::{
+    audit::{self, Outcome},
+    error_chain,
+    oidc::Fault,
+};
 pub(super) use codes::{CODES, Code};
 
 /// How long a caller turned away for capacity should wait before it asks again, in seconds.
@@ -86,8 +90,12 @@ impl ApiError {
     }
 
     /// Gives it the id that its audit row has too.
-    pub(super) fn correlated(mut self) -> Self {
-        self.correlation = chance().ok().map(|chance| RowId::mint(Timestamp::now(), chance));
+    pub(super) fn correlated(self) -> Self {
+        self.correlated_by(audit::correlation(Timestamp::now()))
+    }
+
+    pub(super) const fn correlated_by(mut self, row: Option<RowId>) -> Self {
+        self.correlation = row;
         self
     }
 

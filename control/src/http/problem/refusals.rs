@@ -1,13 +1,12 @@
 //! Which refusal of which use case is which problem.
 
 use axum::http::StatusCode;
-use muster_shared::status::Refused;
 
 use super::ApiError;
 use crate::{
     access::AccessError,
     authz::{BadShape, BadTuple},
-    callback::CallbackError,
+    callback::{self, CallbackError},
     cancel::CancelError,
     dispatch::DispatchError,
     enroll::EnrollError,
@@ -204,13 +203,11 @@ impl From<CallbackError> for ApiError {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "declared_output_too_large", text)
             }
             CallbackError::BadOutput { .. } => Self::bad_request("invalid_output", text),
-            CallbackError::Refused(Refused::AlreadyTerminal(_))
-            | CallbackError::RefusedAgain(Refused::AlreadyTerminal(_)) => {
-                Self::new(StatusCode::CONFLICT, "execution_already_terminal", text)
+            CallbackError::Refused(refused) => {
+                Self::new(StatusCode::CONFLICT, callback::code_of(refused), text)
             }
-            CallbackError::Refused(Refused::NotAnAdvance { .. })
-            | CallbackError::RefusedAgain(Refused::NotAnAdvance { .. }) => {
-                Self::new(StatusCode::CONFLICT, "invalid_state_transition", text)
+            CallbackError::Contradicts { refused, correlation } => {
+                Self::new(StatusCode::CONFLICT, callback::code_of(refused), text).correlated_by(correlation)
             }
             CallbackError::Upload(OutputError::NoRoom(full)) => {
                 log::error!("An upload is turned away: {}", error_chain(&full));
