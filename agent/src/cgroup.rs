@@ -55,6 +55,12 @@ impl Cgroup {
         &self.0
     }
 
+    /// What a process can be born into.
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(&self.0, flags, Mode::empty())?)
+    }
+
     /// Whoever writes a zero into it is in the group from then on.
     pub(crate) fn entrance(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;

@@ -3,12 +3,7 @@
 //! [`RunAs`] is what its manifest asks for. [`RunAs::prepare`] looks up what has to be looked up; what it gives is
 //! applied between fork and exec, where nothing may be allocated.
 
-use std::{
-    collections::BTreeMap,
-    ffi::CString,
-    fs,
-    io::{self, Write as _},
-};
+use std::{collections::BTreeMap, ffi::CString, fs, io};
 
 use rustix::{
     fs::Mode,
@@ -264,11 +259,6 @@ impl Prepared {
             },
         }
     }
-}
-
-/// Tells the step to whoever reads the other end. There is nobody to tell a failure of this to.
-pub(crate) fn tell(mut to: &fs::File, step: Step) {
-    let _ = to.write_all(&[step.byte()]);
 }
 
 #[cfg(test)]

@@ -5,49 +5,35 @@
 //! nothing about delivery and never talks to control. It is single-threaded: the hook is told to die with its parent
 //! thread, and descriptors are made inheritable without a race.
 
+mod fork;
 mod image;
 mod mask;
+mod spawn;
 mod spool;
 mod tree;
 
 use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Read as _, Write as _},
-    os::{
-        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::process::CommandExt as _,
-    },
+    fs, io,
+    os::fd::{AsFd as _, BorrowedFd},
     path::Path,
-    process::{Command, Stdio},
-    sync::Arc,
     time::Duration,
 };
 
-use rustix::{
-    fs::{MemfdFlags, Mode, OFlags},
-    io::FdFlags,
-    process::{Pid, Signal},
-};
-
+use rustix::{fs::Mode, io::FdFlags, process::Pid};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::{
     cgroup::{Cgroup, Counters},
-    durable, effect,
+    durable,
     exit::Exit,
-    hooks::hold::{self, Held, Way},
+    hooks::hold::{self, Held},
     logging,
     outcome::Outcome,
     parameters, procfs,
-    run_as::{self, Prepared, Step},
     run_dir::{Claim, RunDir, Spec, Work},
 };
-use image::Image;
 use mask::Mask;
 use spool::Spool;
-
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(crate) fn main(run_dir: &Path) -> Result<(), Exit> {
     logging::install();
@@ -203,7 +189,7 @@ async fn run_work(
     let (output, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&output, rustix::fs::OFlags::NONBLOCK)?;
     let mut watch = tree::Watch::prepare(output, asked_to_stop)?;
-    match spawn(run, spec, hook, write_end, group) {
+    match spawn::spawn(run, spec, hook, write_end, group) {
         Ok(main) => {
             log_start(spec, hook, main);
             let limit = Duration::from_millis(spec.limit_ms);
@@ -220,155 +206,6 @@ async fn run_work(
         }
         Err(why) => Ok(Outcome::refused(spec.work.not_started(), why)),
     }
-}
-
-fn not_started(err: &io::Error, way: Option<Way>) -> String {
-    let hint = match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::NOENT) => ": the interpreter that its #! line names is not there",
-        Some(rustix::io::Errno::ACCESS) => match way {
-            Some(Way::UnnamedFile) => {
-                ": it is held in a file of the state directory: see how that is mounted, and the rules of SELinux or AppArmor"
-            }
-            Some(Way::SealedMemory) | None => {
-                ": see the interpreter that its #! line names, the sysctl vm.memfd_noexec and the rules of SELinux or AppArmor"
-            }
-        },
-        Some(rustix::io::Errno::NOEXEC) => ": it is no program that this machine can run",
-        Some(_) | None => "",
-    };
-    format!("the system would not run it: {err}{hint}")
-}
-
-/// Starts the hook from the very bytes that were hashed, or this program as a builtin, in a session, process group and
-/// control group of its own. A failure says what failed and why.
-fn spawn(
-    run: &RunDir,
-    spec: &Spec,
-    hook: Option<&Held>,
-    output: OwnedFd,
-    group: Option<&Cgroup>,
-) -> Result<Pid, String> {
-    let way = hook.map(|hook| hook.way);
-    let run_as = Arc::new(spec.run_as.prepare()?);
-    let (told, tells) = io::pipe().map_err(|err| not_started(&err, way))?;
-    let tells = fs::File::from(OwnedFd::from(tells));
-    let inheritable = hook
-        .map(|hook| inheritable(&hook.fd))
-        .transpose()
-        .map_err(|err| not_started(&err, way))?;
-    let command = match &inheritable {
-        Some(hook) => Command::new(format!("/proc/self/fd/{}", hook.as_raw_fd())),
-        None => {
-            let mut itself = Command::new("/proc/self/exe");
-            itself.arg("builtin").arg(spec.action.as_str()).arg(run.path());
-            itself
-        }
-    };
-    start(command, spec, output, group, (Arc::clone(&run_as), tells)).map_err(|err| {
-        // The child is gone, and so is every other writer: what it had to say is all there is.
-        let mut step = [0];
-        match (&told).read(&mut step) {
-            Ok(1) => run_as.explain(Step::of_byte(step[0]), &err),
-            Ok(_) | Err(_) => not_started(&err, way),
-        }
-    })
-}
-
-/// The command goes with it: what it holds of the pipe would keep whoever reads there waiting.
-fn start(
-    mut command: Command,
-    spec: &Spec,
-    output: OwnedFd,
-    group: Option<&Cgroup>,
-    (run_as, tells): (Arc<Prepared>, fs::File),
-) -> io::Result<Pid> {
-    command
-        .env_clear()
-        .envs(environment(spec, &run_as))
-        .current_dir("/")
-        .stdin(parameters_file(spec)?)
-        .stdout(Stdio::from(output.try_clone()?))
-        .stderr(Stdio::from(output));
-    let image = Image::of(&command)?;
-    let supervisor = rustix::process::getpid();
-    let entrance = group.map(Cgroup::entrance).transpose()?;
-    #[expect(
-        unsafe_code,
-        reason = "the standard library has no safe way to act between fork and exec"
-    )]
-    // SAFETY: the closure makes only the system calls write, open, close, setsid, prctl, getppid and execve, which
-    // are async-signal-safe, and allocates nothing.
-    unsafe {
-        command.pre_exec(move || {
-            if let Some(entrance) = &entrance {
-                // Where it is refused, the tree is still ended by descent, and a unit's limits hold all the same.
-                let _ = rustix::io::write(entrance, b"0");
-            }
-            be_as_killable_as_others();
-            rustix::process::setsid()?;
-            if let Err((step, err)) = run_as.apply() {
-                run_as::tell(&tells, step);
-                return Err(err.into());
-            }
-            // After the change of user, which would undo it.
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The supervisor may have died before the line above could take effect.
-            if rustix::process::getppid() == Some(supervisor) {
-                Err(image.exec())
-            } else {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-        });
-    }
-    let child = command.spawn()?;
-    effect::done("the hook spawned");
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    pid.ok_or_else(|| io::Error::other("the kernel gave a pid that is none"))
-}
-
-/// Without close-on-exec: the interpreter of a script opens it by its number after the exec.
-fn inheritable(hook: &OwnedFd) -> io::Result<OwnedFd> {
-    let inheritable = hook.try_clone()?;
-    rustix::io::fcntl_setfd(&inheritable, FdFlags::empty())?;
-    Ok(inheritable)
-}
-
-/// The supervisor may be one that the kernel spares when memory is short, so that somebody is left to tell. Its hook
-/// is not to be spared. Anybody may raise this number.
-fn be_as_killable_as_others() {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    if let Ok(score) = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty()) {
-        let _ = rustix::io::write(&score, b"0");
-    }
-}
-
-/// What every action finds, what its manifest or its builtin says on top, and what neither can change.
-fn environment(spec: &Spec, run_as: &Prepared) -> BTreeMap<String, String> {
-    let owned = |(name, value): (&str, String)| (name.to_owned(), value);
-    let usual = [("PATH", PATH.to_owned()), ("LANG", "C.UTF-8".to_owned())];
-    let ours = [
-        ("MUSTER_EXECUTION_ID", spec.execution_id.to_string()),
-        ("MUSTER_NODE_ID", spec.node_id.to_string()),
-        ("MUSTER_ACTION", spec.action.to_string()),
-    ];
-    let mut variables: BTreeMap<String, String> =
-        usual.into_iter().chain(run_as.variables()).map(owned).collect();
-    variables.extend(spec.run_as.environment.clone());
-    variables.extend(match &spec.work {
-        // The daemon has checked the parameters; what it would have refused never gets here.
-        Work::Hook { .. } => parameters::variables(&spec.parameters).unwrap_or_default(),
-        Work::Builtin { environment, .. } => environment.clone(),
-    });
-    variables.extend(ours.map(owned));
-    variables
-}
-
-/// A file rather than a pipe: it has an end, and nobody has to feed it.
-fn parameters_file(spec: &Spec) -> io::Result<Stdio> {
-    let mut file = fs::File::from(rustix::fs::memfd_create("parameters", MemfdFlags::CLOEXEC)?);
-    file.write_all(&serde_json::to_vec(&spec.parameters)?)?;
-    io::Seek::rewind(&mut file)?;
-    Ok(Stdio::from(file))
 }
 
 /// Whatever the daemon's own parent left open is not for the hook.

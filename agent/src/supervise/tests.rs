@@ -1,8 +1,12 @@
 //! Hooks run by a real supervisor process: this test binary, started again under another name of the same test.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use muster_shared::{ids::ExecutionId, time::Timestamp};
+use rustix::process::Signal;
 
 use super::*;
 use crate::{
