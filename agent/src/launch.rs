@@ -265,36 +265,8 @@ fn end_survivors(spec: &Spec, group: Option<Cgroup>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use muster_shared::{ids::Digest, time::Timestamp, wire::Parameters};
-
     use super::*;
-    use crate::{
-        run_as::RunAs,
-        run_dir::{Claim, Found},
-    };
-
-    fn spec() -> Spec {
-        Spec {
-            execution_id: ExecutionId::mint(Timestamp::from_millis(0), [1; 10]),
-            node_id: NodeId::mint(Timestamp::from_millis(0), [2; 10]),
-            action: "test".parse().unwrap(),
-            parameters: Parameters::new(),
-            secret: BTreeSet::new(),
-            limit_ms: 1000,
-            stop_grace_ms: 500,
-            output_bytes_max: 4096,
-            boot_id: "now".into(),
-            remark: None,
-            run_as: RunAs::default(),
-            work: Work::Hook {
-                digest: Digest::of(b"x"),
-            },
-            unit: None,
-            limits: Limits::default(),
-        }
-    }
+    use crate::run_dir::{Claim, Found};
 
     #[tokio::test]
     async fn a_start_that_fails_leaves_the_claim_of_an_attempt_that_the_journal_forgot() {
@@ -311,7 +283,12 @@ mod tests {
         assert!(run.take_claim(&supervisor).unwrap());
         // No file can come into this place.
         fs::create_dir(run.path().join("spec.json.tmp")).unwrap();
-        assert!(Launcher::Session.start(&run, &spec(), None).await.is_err());
+        assert!(
+            Launcher::Session
+                .start(&run, &Spec::of_hook(b"x"), None)
+                .await
+                .is_err()
+        );
         assert!(matches!(run.examine("now").unwrap(), Found::Running(_)));
     }
 }

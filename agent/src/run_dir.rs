@@ -22,6 +22,9 @@ use crate::{durable, effect, outcome::Outcome};
 pub(crate) use examine::{DOWN_WITHIN, Found, Lost, may_pass};
 pub(crate) use spec::{Spec, Work};
 
+/// What a record may need.
+const RECORD_BYTES: u64 = 4096;
+
 /// Who owns the attempt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
@@ -71,7 +74,8 @@ impl RunDir {
         self.0.join("spec.json")
     }
 
-    fn parameters(&self) -> PathBuf {
+    /// Where a version before this one had the parameters.
+    fn earlier_parameters(&self) -> PathBuf {
         self.0.join("parameters.json")
     }
 
@@ -115,17 +119,25 @@ impl RunDir {
         durable::private_dir(&self.0)
     }
 
-    /// The room for what comes after is taken first: on a full disk nothing is even begun. A supervisor reads both, and whoever
-    /// ends what one has left behind: nothing of either is there after a power cut, when the claim alone decides.
+    /// The room for what comes after is taken first: on a full disk nothing is even begun. A supervisor reads it, and whoever
+    /// ends what one has left behind: nothing of it is there after a power cut, when the claim alone decides.
+    ///
+    /// The parameters are a line of their own behind it, which can be cut off.
     pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
         drop(self.reserve_record()?);
-        durable::write_for_this_boot(&self.parameters(), &serde_json::to_vec(&spec.parameters)?)?;
-        durable::write_for_this_boot(&self.spec(), &serde_json::to_vec(spec)?)
+        let lines = [
+            serde_json::to_vec(spec)?,
+            serde_json::to_vec(&spec.parameters)?,
+            vec![],
+        ];
+        durable::write_for_this_boot(&self.spec(), &lines.join(&b'\n'))
     }
 
     /// Without the parameters.
     pub(crate) fn read_spec(&self) -> io::Result<Spec> {
-        Ok(serde_json::from_slice(&fs::read(self.spec())?)?)
+        let text = fs::read(self.spec())?;
+        let (spec, _) = lines_of(&text);
+        Ok(serde_json::from_slice(spec)?)
     }
 
     /// Whom a line of the log about it is about. Only what is no directory of a run has no words for that.
@@ -140,15 +152,31 @@ impl RunDir {
     }
 
     pub(crate) fn read_parameters(&self) -> io::Result<Parameters> {
-        Ok(serde_json::from_slice(&fs::read(self.parameters())?)?)
+        let text = fs::read(self.spec())?;
+        Ok(match lines_of(&text) {
+            (_, []) => serde_json::from_slice(&fs::read(self.earlier_parameters())?)?,
+            (_, parameters) => serde_json::from_slice(parameters)?,
+        })
     }
 
     /// Nobody needs them again once an attempt has its owner, and they may be secret.
     pub(crate) fn remove_parameters(&self) -> io::Result<()> {
-        match fs::remove_file(self.parameters()) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+        gone(fs::remove_file(self.earlier_parameters()))?;
+        let mut file = match File::options().read(true).write(true).open(self.spec()) {
+            Ok(file) => file,
+            Err(err) => return gone(Err(err)),
+        };
+        let mut text = Vec::new();
+        io::Read::read_to_end(&mut file, &mut text)?;
+        let (spec, parameters) = lines_of(&text);
+        if serde_json::from_slice::<Spec>(spec).is_err() {
+            // What a power cut has left may be in any order.
+            return file.set_len(0);
         }
+        if parameters.is_empty() {
+            return Ok(());
+        }
+        file.set_len(spec.len() as u64)
     }
 
     /// Whether the attempt is now the caller's.
@@ -159,34 +187,32 @@ impl RunDir {
     /// Room for the record, and for the journal's word about it, is taken before the hook starts: a hook whose output
     /// fills the disk can neither hide how it ended nor keep its node from saying so.
     pub(crate) fn reserve_record(&self) -> io::Result<File> {
-        const RECORD_BYTES: u64 = 4096;
         const JOURNAL_BYTES: u64 = 256 * 1024;
-        drop(durable::reserve(&self.room(), JOURNAL_BYTES)?);
-        let record = durable::reserve(&self.0.join("exit.json.tmp"), RECORD_BYTES)?;
+        let record = durable::reserve(&self.reserved(), RECORD_BYTES + JOURNAL_BYTES)?;
         effect::done("room for the record");
         Ok(record)
     }
 
-    fn room(&self) -> PathBuf {
-        self.0.join("room")
+    fn reserved(&self) -> PathBuf {
+        self.0.join("exit.json.tmp")
     }
 
-    /// One that is given already is as good.
+    /// All but what the record itself may need. Where nothing was reserved there is nothing to give.
     fn give_room(&self) -> io::Result<()> {
-        match fs::remove_file(self.room()) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+        match File::options().write(true).open(self.reserved()) {
+            Ok(reserved) => reserved.set_len(RECORD_BYTES),
+            Err(err) => gone(Err(err)),
         }
     }
 
+    /// What was reserved for others is given to them with it.
     pub(crate) fn write_record(&self, mut reserved: File, outcome: &Outcome) -> io::Result<()> {
-        self.give_room()?;
         let bytes = serde_json::to_vec(outcome)?;
         io::Write::write_all(&mut reserved, &bytes)?;
         reserved.set_len(bytes.len() as u64)?;
         reserved.sync_all()?;
         effect::done("the record beside");
-        fs::rename(self.0.join("exit.json.tmp"), self.exit())?;
+        fs::rename(self.reserved(), self.exit())?;
         effect::done("the record");
         durable::sync_parent(&self.exit())
     }
@@ -222,13 +248,24 @@ impl RunDir {
 
     /// The run is told and its directory of no more use. One that is gone already is as good.
     pub(crate) fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.0) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            done => done?,
-        }
+        gone(fs::remove_dir_all(&self.0))?;
         effect::done("a run directory removed");
         Ok(())
     }
+}
+
+/// What is not there is as good as what was done away with.
+fn gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Spec and parameters, which are JSON without line breaks.
+fn lines_of(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    text.split_at(end.map_or(text.len(), |at| at + 1))
 }
 
 pub(crate) fn runs_dir(state_dir: &Path) -> PathBuf {
@@ -286,4 +323,52 @@ pub(crate) fn boot_id() -> io::Result<String> {
         KERNEL.to_owned()
     };
     Ok(fs::read_to_string(path)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_until_they_are_removed_and_the_spec_after_that_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path().join("run"));
+        run.create().unwrap();
+        let mut spec = Spec::of_hook(b"x");
+        spec.parameters.insert("key".into(), "hunter\n2".into());
+        run.write_spec(&spec).unwrap();
+        assert_eq!(run.read_parameters().unwrap(), spec.parameters);
+        assert_eq!(run.read_spec().unwrap().execution_id, spec.execution_id);
+        for _ in 0..2 {
+            run.remove_parameters().unwrap();
+            assert!(run.read_parameters().is_err());
+            assert_eq!(run.read_spec().unwrap().execution_id, spec.execution_id);
+        }
+        let left = fs::read_to_string(run.spec()).unwrap();
+        assert!(!left.contains("hunter"), "{left}");
+    }
+
+    #[test]
+    fn parameters_are_found_where_an_earlier_version_had_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path().to_owned());
+        fs::write(run.spec(), serde_json::to_vec(&Spec::of_hook(b"x")).unwrap()).unwrap();
+        fs::write(run.earlier_parameters(), "{\"key\":\"hunter2\"}").unwrap();
+        assert_eq!(run.read_parameters().unwrap()["key"], "hunter2");
+        run.remove_parameters().unwrap();
+        assert!(run.read_parameters().is_err());
+        run.read_spec().unwrap();
+    }
+
+    #[test]
+    fn what_was_reserved_is_given_to_whoever_needs_it_and_the_record_has_room_still() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path().to_owned());
+        run.give_room().unwrap();
+        drop(run.reserve_record().unwrap());
+        let bytes = || fs::metadata(run.reserved()).unwrap().len();
+        assert!(bytes() > RECORD_BYTES);
+        run.give_room().unwrap();
+        assert_eq!(bytes(), RECORD_BYTES);
+    }
 }

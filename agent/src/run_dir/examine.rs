@@ -284,19 +284,25 @@ mod tests {
         ));
     }
 
-    /// They are not made durable, and nothing that follows a power cut needs them.
+    /// It is not made durable, and nothing that follows a power cut needs it.
     #[test]
-    fn after_a_power_cut_the_claim_decides_whatever_became_of_the_other_files() {
-        for left in [None, Some(""), Some("{\"exec")] {
+    fn after_a_power_cut_the_claim_decides_whatever_became_of_the_spec() {
+        for left in [
+            None,
+            Some(""),
+            Some("{\"exec"),
+            Some("\0\0\0\0{\"key\":\"hunter2\"}\n"),
+        ] {
             let (_dir, run) = attempt();
             assert!(run.take_claim(&me()).unwrap());
             if let Some(left) = left {
                 fs::write(run.spec(), left).unwrap();
-                fs::write(run.parameters(), left).unwrap();
+                fs::write(run.earlier_parameters(), left).unwrap();
             }
             let found = run.examine("the next boot").unwrap();
             assert!(matches!(found, Found::Lost(Lost::WithTheMachine)), "{left:?}");
-            assert!(!run.parameters().exists());
+            assert!(!run.earlier_parameters().exists());
+            assert_eq!(fs::read(run.spec()).unwrap_or_default(), b"", "{left:?}");
         }
     }
 
@@ -332,8 +338,8 @@ mod tests {
         let outcome = Outcome::of(Ended::Exited { code: 7 });
         run.write_record(run.reserve_record().unwrap(), &outcome).unwrap();
         // Whoever had opened it under its earlier name takes its room now.
-        drop(durable::reserve(&run.exit(), 4096).unwrap());
-        assert_eq!(fs::metadata(run.exit()).unwrap().len(), 4096);
+        drop(durable::reserve(&run.exit(), 8192).unwrap());
+        assert_eq!(fs::metadata(run.exit()).unwrap().len(), 8192);
         assert!(matches!(run.examine("later").unwrap(), Found::Ended(found) if found == outcome));
         // What is nothing but room is no record.
         fs::write(run.exit(), [0; 64]).unwrap();

@@ -19,7 +19,7 @@ pub(crate) struct Spec {
     pub(crate) execution_id: ExecutionId,
     pub(crate) node_id: NodeId,
     pub(crate) action: ActionName,
-    /// In a file of their own, which goes once they were read.
+    /// Beside it, because they go once they were read.
     #[serde(skip)]
     pub(crate) parameters: Parameters,
     /// Those of them that the manifest declares `writeOnly`: their values are masked in the output.
@@ -71,6 +71,32 @@ impl Work {
         match self {
             Self::Hook { .. } => "hook",
             Self::Builtin { .. } => "builtin",
+        }
+    }
+}
+
+#[cfg(test)]
+impl Spec {
+    /// Of a hook of these bytes, as anything that runs as the daemon does and within limits that no test reaches.
+    pub(crate) fn of_hook(bytes: &[u8]) -> Self {
+        let now = muster_shared::time::Timestamp::from_millis(0);
+        Self {
+            execution_id: ExecutionId::mint(now, [1; 10]),
+            node_id: NodeId::mint(now, [2; 10]),
+            action: "test".parse().unwrap(),
+            parameters: Parameters::new(),
+            secret: BTreeSet::new(),
+            limit_ms: 20_000,
+            stop_grace_ms: 500,
+            output_bytes_max: 8 << 20,
+            boot_id: "boot".into(),
+            remark: None,
+            run_as: RunAs::default(),
+            work: Work::Hook {
+                digest: Digest::of(bytes),
+            },
+            unit: None,
+            limits: Limits::default(),
         }
     }
 }

@@ -161,18 +161,21 @@ impl Runner {
         }
     }
 
-    /// An attempt that the journal has forgotten may run still, under the supervisor that has its claim. The one that was
-    /// started just now has left it alone.
-    async fn outlive(&self, run: &RunDir, stop_asked: &StopAsked) {
-        if let Ok(Found::Running(other)) = self.examine(run).await {
-            wait_for(run, other, stop_asked.clone()).await;
-        }
+    /// What became of it when nobody runs it any more. An attempt that the journal has forgotten may run still, under the
+    /// supervisor that has its claim: the one that was started just now has left it alone.
+    async fn end_of(&self, run: &RunDir, stop_asked: &StopAsked) -> std::io::Result<Found> {
+        let found = self.examine(run).await?;
+        let Found::Running(other) = found else {
+            return Ok(found);
+        };
+        wait_for(run, other, stop_asked.clone()).await;
+        self.examine(run).await
     }
 
     pub(super) async fn result_of(&self, run: RunDir, stop_asked: &StopAsked) -> Outcome {
-        self.outlive(&run, stop_asked).await;
+        let found = self.end_of(&run, stop_asked).await;
         let stopped = *stop_asked.borrow();
-        match self.examine(&run).await {
+        match found {
             Ok(Found::NeverRan) => {
                 launch::clear(&run).await;
                 if stopped {

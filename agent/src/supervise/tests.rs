@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_shared::{ids::ExecutionId, time::Timestamp};
 use rustix::process::Signal;
 
 use super::*;
@@ -61,24 +60,7 @@ fn start_with(
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::at(dir.path().join("run"));
     run.create().unwrap();
-    let mut spec = Spec {
-        execution_id: ExecutionId::mint(Timestamp::from_millis(0), [1; 10]),
-        node_id: muster_shared::ids::NodeId::mint(Timestamp::from_millis(0), [2; 10]),
-        action: "test".parse().unwrap(),
-        parameters: muster_shared::wire::Parameters::new(),
-        secret: std::collections::BTreeSet::new(),
-        limit_ms: 20_000,
-        stop_grace_ms: 500,
-        output_bytes_max: 8 << 20,
-        boot_id: "boot".into(),
-        remark: None,
-        run_as: crate::run_as::RunAs::default(),
-        work: Work::Hook {
-            digest: muster_shared::ids::Digest::of(script.as_bytes()),
-        },
-        unit: None,
-        limits: crate::limits::Limits::default(),
-    };
+    let mut spec = Spec::of_hook(script.as_bytes());
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
     before(&run);
