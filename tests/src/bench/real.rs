@@ -74,30 +74,43 @@ async fn timed(operator: &Operator, body: &serde_json::Value, targets: usize) ->
     Ok(took)
 }
 
+/// One dispatch after another to one node: of a builtin, and of a hook that says a word.
 async fn single(plan: &Plan, world: &World, node: &Node, section: &mut Section) -> Result<(), String> {
-    let (runs, each) = match (plan.is_tiny(), plan.quick) {
-        (true, _) => (1, 10),
-        (false, true) => (3, 100),
-        (false, false) => (5, 300),
+    let (runs, pings, hooks) = match (plan.is_tiny(), plan.quick) {
+        (true, _) => (1, 10, 3),
+        (false, true) => (3, 100, 30),
+        (false, false) => (5, 300, 60),
     };
-    let body = on_node("ping", node.id);
+    let (p50, p99) = waits(world, &on_node("ping", node.id), (runs, pings)).await?;
+    section.measured("p50_ms", &p50).measured("p99_ms", &p99);
+    let (p50, p99) = waits(world, &on_node("hello", node.id), (runs, hooks)).await?;
+    section
+        .measured("hook_p50_ms", &p50)
+        .measured("hook_p99_ms", &p99)
+        .note("dispatches_each_run", pings)
+        .note("hooks_each_run", hooks);
+    Ok(())
+}
+
+/// The median and the slowest percent of each run.
+async fn waits(
+    world: &World,
+    body: &serde_json::Value,
+    (runs, each): (u32, u32),
+) -> Result<(Vec<f64>, Vec<f64>), String> {
     for _ in 0..each.min(20) {
-        let _ = timed(&world.operator, &body, 1).await?;
+        let _ = timed(&world.operator, body, 1).await?;
     }
     let (mut p50, mut p99) = (vec![], vec![]);
     for _ in 0..runs {
         let mut waits = Vec::new();
         for _ in 0..each {
-            waits.push(timed(&world.operator, &body, 1).await?.as_secs_f64() * 1000.0);
+            waits.push(timed(&world.operator, body, 1).await?.as_secs_f64() * 1000.0);
         }
         p50.extend(percentile(&waits, 0.5));
         p99.extend(percentile(&waits, 0.99));
     }
-    section
-        .measured("p50_ms", &p50)
-        .measured("p99_ms", &p99)
-        .note("dispatches_each_run", each);
-    Ok(())
+    Ok((p50, p99))
 }
 
 async fn idle(plan: &Plan, node: &mut Node, agent: &mut Section) {

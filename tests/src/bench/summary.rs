@@ -82,6 +82,7 @@ const fn row(engine: &'static str, nodes: u64, key: &'static str, target: f64) -
 const TARGETS: &[Target] = &[
     at("single.p50_ms", Side::AtMost, 8.0),
     at("single.p99_ms", Side::AtMost, 25.0),
+    at("single.hook_p50_ms", Side::AtMost, 16.0),
     at("real30.ratio_ping", Side::AtLeast, 20.0),
     at("real30.ratio_script", Side::AtLeast, 20.0),
     at("real30.ratio_cpu", Side::AtLeast, 20.0),
