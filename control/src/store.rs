@@ -19,6 +19,7 @@ mod header;
 mod hooks;
 mod idempotency;
 mod instances;
+mod labels;
 mod list;
 mod metrics;
 mod news;
