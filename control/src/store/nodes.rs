@@ -1,12 +1,9 @@
-//! Nodes: enrolment, presence, and who a selector names.
+//! Nodes: enrolment, presence, and what is known of each.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::HashMap;
 
 use muster_shared::{
-    ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
+    ids::{Digest, DomainId, NodeId, ProjectId, RowId},
     labels::Labels,
     selector::Selector,
     time::Timestamp,
@@ -17,13 +14,10 @@ use uuid::Uuid;
 use super::{
     News, ROWS_PER_INSERT, Store, StoreError, Tx,
     labels::push_selector,
-    rows::{Reader, Row},
+    rows::Reader,
     statement::{QueryBuilder, query, query_scalar},
 };
-use crate::{
-    gates::{Candidate, Declared},
-    presence::Seen,
-};
+use crate::presence::Seen;
 
 pub(crate) struct NewNode<'a> {
     pub(crate) id: NodeId,
@@ -59,15 +53,6 @@ pub(crate) struct NodeRecord {
     pub(crate) actions: Vec<NodeAction>,
 }
 
-/// The order in which candidates come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
-    /// In which they are written fastest.
-    Id,
-    /// In which a rollout releases.
-    Name,
-}
-
 #[derive(Default)]
 pub(crate) struct NodeFilter<'a> {
     pub(crate) projects: &'a [ProjectId],
@@ -82,98 +67,11 @@ const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id,
      node.last_seen_at, node.clock_skew_ms, node.binary_version, node.nsk_since, node.nsk_asked_at, \
      node.warning, node.warning_at, node.replica_id";
 
-fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
+pub(super) fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
     query.push_in("node.project_id", projects.iter().map(|project| project.uuid()));
 }
 
-/// The candidates so far. Nodes that declare the same share one copy of it.
-#[derive(Default)]
-struct Found {
-    candidates: Vec<Candidate>,
-    manifests: HashSet<Arc<str>>,
-}
-
-impl Found {
-    fn add(&mut self, row: Row) -> Result<(), StoreError> {
-        let row = Reader::new(&row, "node", "id");
-        let declared = match row.get::<Option<&str>>("kind")? {
-            None => None,
-            Some("builtin") => Some(Declared {
-                kind: ActionKind::Builtin,
-                observed: None,
-            }),
-            Some("hook") => Some(Declared {
-                kind: ActionKind::Hook,
-                observed: row.digest_opt("observed")?,
-            }),
-            Some(other) => return Err(row.corrupt("kind", other).into()),
-        };
-        let of_hook = declared
-            .as_ref()
-            .is_some_and(|declared| declared.kind == ActionKind::Hook);
-        let manifest = row.get::<Option<&str>>("manifest")?.filter(|_| of_hook);
-        let manifest = manifest.map(|text| self.kept(text));
-        self.candidates.push(Candidate {
-            node: row.id("id")?,
-            domain: row.id("domain_id")?,
-            project: row.id("project_id")?,
-            decommissioned: row.at_opt("decommissioned_at")?.is_some(),
-            may_act: false,
-            declared,
-            baseline: row.digest_opt("baseline")?,
-            manifest,
-            takes_parameters: true,
-            timeout_default_seconds: None,
-        });
-        Ok(())
-    }
-
-    fn kept(&mut self, manifest: &str) -> Arc<str> {
-        if let Some(kept) = self.manifests.get(manifest) {
-            return Arc::clone(kept);
-        }
-        let kept: Arc<str> = manifest.into();
-        self.manifests.insert(Arc::clone(&kept));
-        kept
-    }
-}
-
 impl Store {
-    /// The nodes a dispatch might address, with what the gates ask of each, in one statement.
-    pub(crate) async fn candidates(
-        &self,
-        project: ProjectId,
-        selector: Option<&Selector>,
-        node: Option<NodeId>,
-        action: &ActionName,
-        order: Order,
-    ) -> Result<Vec<Candidate>, StoreError> {
-        let mut query = QueryBuilder::new(
-            "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_at,
-                    action.kind, action.digest AS observed, action.manifest, baseline.digest AS baseline
-             FROM node
-             LEFT JOIN node_action action ON action.node_id = node.id AND action.name = ",
-        );
-        query.push_bind(action.as_str().to_owned());
-        query.push(" LEFT JOIN hook_baseline baseline ON baseline.node_id = node.id AND baseline.hook = action.name WHERE ");
-        push_projects(&mut query, &[project]);
-        if let Some(selector) = selector {
-            push_selector(&mut query, selector);
-        }
-        if let Some(node) = node {
-            query.push(" AND node.id = ").push_bind(node.uuid());
-        }
-        let found = query
-            .push(match order {
-                Order::Id => " ORDER BY node.id",
-                Order::Name => " ORDER BY node.name, node.id",
-            })
-            .build()
-            .fold(&self.read, Found::default(), Found::add)
-            .await?;
-        Ok(found.candidates)
-    }
-
     /// What these nodes are called, by name.
     pub(crate) async fn preview_targets(&self, nodes: &[NodeId]) -> Result<Vec<PreviewTarget>, StoreError> {
         let rows = in_nodes("SELECT id, name FROM node WHERE ", "id", nodes)
