@@ -21,7 +21,7 @@ use crate::{
     enroll::machine::FACTS_MAX,
     exit::Exit,
     hooks::manifest::{VARIABLES_MAX, check_variable},
-    limits::Limits as HookLimits,
+    limits::HookLimits,
     policy::{BadPattern, PATTERNS_MAX, Policy, RULES_MAX},
     reach::{Reach, settings::RawControl},
 };

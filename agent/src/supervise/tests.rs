@@ -74,7 +74,7 @@ fn start_with(
             digest: muster_shared::ids::Digest::of(script.as_bytes()),
         },
         unit: None,
-        limits: crate::limits::Limits::default(),
+        limits: crate::limits::HookLimits::default(),
     };
     adjust(&mut spec);
     run.write_spec(&spec).unwrap();
