@@ -23,7 +23,7 @@ pub(crate) struct HookLimits {
 
 impl HookLimits {
     /// With what a manifest says where that is less. No manifest may have more than the node gives.
-    pub(crate) fn tightened_by(&self, manifest: &run_as::Limits) -> Self {
+    pub(crate) fn tightened_by(&self, manifest: &run_as::ManifestLimits) -> Self {
         let less = |ours: Option<u64>, theirs: Option<u64>| ours.into_iter().chain(theirs).min();
         Self {
             memory_max_bytes: less(
@@ -70,10 +70,10 @@ mod tests {
             pids_max: Some(100),
             cpu_percent: Some(50),
         };
-        let manifest = |memory_bytes, pids| run_as::Limits {
+        let manifest = |memory_bytes, pids| run_as::ManifestLimits {
             memory_bytes,
             pids,
-            ..run_as::Limits::default()
+            ..run_as::ManifestLimits::default()
         };
         let both = |limits: HookLimits| (limits.memory_max_bytes, limits.pids_max, limits.cpu_percent);
         let less = node.tightened_by(&manifest(Some(32 << 20), Some(200)));
