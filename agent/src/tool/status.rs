@@ -34,7 +34,7 @@ struct Status {
     node: Option<Node>,
     /// The event stream; null when no daemon answers.
     link: Option<Link>,
-    limits: Option<Limits>,
+    limits: Option<QueueLimits>,
     /// The node's own say: what the daemon goes by, and without one what the files have.
     policy: Vec<Line>,
     running: Vec<RunningHere>,
@@ -69,7 +69,7 @@ struct Node {
 }
 
 #[derive(Serialize)]
-struct Limits {
+struct QueueLimits {
     running_max: usize,
     queue_max: usize,
 }
@@ -151,7 +151,7 @@ fn assemble(
     let state_dir = &config.state_dir;
     let (link, limits, policy, overview) = match told {
         Some(told) => {
-            let limits = Limits {
+            let limits = QueueLimits {
                 running_max: told.running_max,
                 queue_max: told.queue_max,
             };
