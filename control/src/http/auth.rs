@@ -277,7 +277,8 @@ impl FromRequestParts<Shared> for OfProject {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let query::Asked(query) = query::Asked::<ProjectQuery>::from_request_parts(parts, control).await?;
+        let query::StrictQuery(query) =
+            query::StrictQuery::<ProjectQuery>::from_request_parts(parts, control).await?;
         let project = query
             .project_id
             .ok_or_else(|| ApiError::bad_request("invalid_project_id", "name the project: project_id"))?;
@@ -305,7 +306,8 @@ impl FromRequestParts<Shared> for InDomain {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let query::Asked(query) = query::Asked::<DomainQuery>::from_request_parts(parts, control).await?;
+        let query::StrictQuery(query) =
+            query::StrictQuery::<DomainQuery>::from_request_parts(parts, control).await?;
         let domain = match (query.domain_id, query.project_id) {
             (Some(raw), None) => known_domain(control, &operator, &raw).await?,
             (None, Some(raw)) => {
