@@ -39,6 +39,7 @@ mod counted {
     /// `KIND:FILE`: hold up the thread for good after the first of that kind, unless that file is there, which is made before.
     const HOLD_AFTER: &str = "MUSTER_HOLD_AFTER_EFFECT";
 
+    /// After which effect, and the file that a story looks at.
     struct Breakpoint {
         after: String,
         file: PathBuf,

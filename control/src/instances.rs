@@ -52,6 +52,7 @@ pub(crate) struct Known {
     pub(crate) copy: Option<Uuid>,
 }
 
+/// How a daemon stands to the one that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lineage {
     /// The daemon that is known.
