@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 
-use crate::limits::Limits;
+use crate::limits::HookLimits;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// The period by which the kernel counts time on a processor.
@@ -36,7 +36,7 @@ impl Cgroup {
     }
 
     /// The limits that no group made by this process can have.
-    pub(crate) fn beyond(limits: &Limits) -> Vec<&'static str> {
+    pub(crate) fn beyond(limits: &HookLimits) -> Vec<&'static str> {
         match Self::below_own(&format!("muster-try-{}", std::process::id())) {
             Ok(group) => {
                 let missing = group.limit(limits);
@@ -72,7 +72,7 @@ impl Cgroup {
     }
 
     /// Sets what can be set, and names what cannot: a controller may be missing here.
-    pub(crate) fn limit(&self, limits: &Limits) -> Vec<&'static str> {
+    pub(crate) fn limit(&self, limits: &HookLimits) -> Vec<&'static str> {
         let quota = limits.cpu_time_per_second().map(|time| {
             let micros = time.as_micros() * CPU_PERIOD_MICROS / 1_000_000;
             format!("{micros} {CPU_PERIOD_MICROS}")

@@ -2,13 +2,12 @@
 
 mod file;
 mod limits;
-mod rules;
+mod policy;
 
 use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use muster_shared::{
@@ -22,14 +21,14 @@ use crate::{
     enroll::machine::FACTS_MAX,
     exit::Exit,
     hooks::manifest::{VARIABLES_MAX, check_variable},
-    limits::Limits as HookLimits,
-    policy::{BadPattern, PATTERNS_MAX, Pattern, Policy, RULES_MAX, Said},
+    limits::HookLimits,
+    policy::{BadPattern, PATTERNS_MAX, Policy, RULES_MAX},
     reach::{Reach, settings::RawControl},
 };
-use file::{RawConfig, RawPolicy, drop_ins_in, read};
+use file::{RawConfig, drop_ins_in, read};
 pub(crate) use limits::Limits;
 use limits::{hook_limits, limits};
-use rules::rules_of;
+use policy::policy_of;
 
 pub(crate) const STATE_DIR_DEFAULT: &str = "/var/lib/muster";
 const HOOKS_DIR_DEFAULT: &str = "/etc/muster/hooks.d";
@@ -310,49 +309,10 @@ fn bounded(path: &Path, field: &'static str, value: u64, (min, max): (u64, u64))
     })
 }
 
-fn policy_of(raw: &RawPolicy, path: &Path) -> Result<Policy, ConfigError> {
-    let list = |name: &'static str, raw: &Option<Vec<String>>| {
-        let Some(raw) = raw else { return Ok(Vec::new()) };
-        if raw.len() > PATTERNS_MAX {
-            return Err(ConfigError::TooManyPatterns {
-                path: path.to_owned(),
-                list: name,
-                count: raw.len(),
-            });
-        }
-        let parsed: Result<Vec<Pattern>, BadPattern> = raw.iter().map(|raw| Pattern::parse(raw)).collect();
-        let what = parsed.map_err(|err| ConfigError::Pattern {
-            path: path.to_owned(),
-            list: name,
-            err,
-        })?;
-        Ok(vec![said(what, path)])
-    };
-    let timeout = raw.timeout_max_seconds.map(|seconds| {
-        let bounds = (1, muster_shared::wire::TIMEOUT_SECONDS_MAX.into());
-        bounded(path, "policy.timeout_max_seconds", seconds, bounds)
-    });
-    Ok(Policy {
-        allow: list("allow", &raw.allow)?,
-        deny: list("deny", &raw.deny)?,
-        builtins: raw.builtins.map(|on| said(on, path)),
-        timeout_max: timeout
-            .transpose()?
-            .map(|seconds| said(Duration::from_secs(seconds), path)),
-        rules: rules_of(&raw.rule, path)?
-            .into_iter()
-            .map(|rule| said(rule, path))
-            .collect(),
-    })
-}
-
-fn said<T>(what: T, path: &Path) -> Said<T> {
-    let file = path.to_owned();
-    Said { what, file }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn load(text: &str) -> Result<Config, Exit> {

@@ -39,15 +39,16 @@ mod counted {
     /// `KIND:FILE`: hold up the thread for good after the first of that kind, unless that file is there, which is made before.
     const HOLD_AFTER: &str = "MUSTER_HOLD_AFTER_EFFECT";
 
-    struct Asked {
+    /// After which effect, and the file that a story looks at.
+    struct Breakpoint {
         after: String,
         file: PathBuf,
     }
 
-    fn asked(of: &str) -> Option<Asked> {
+    fn asked(of: &str) -> Option<Breakpoint> {
         let asked = std::env::var(of).ok()?;
         let (after, file) = asked.split_once(':')?;
-        Some(Asked {
+        Some(Breakpoint {
             after: after.to_owned(),
             file: file.into(),
         })
@@ -64,7 +65,7 @@ mod counted {
     }
 
     fn hold_after(what: &str) {
-        static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
+        static ASKED: OnceLock<Option<Breakpoint>> = OnceLock::new();
         let asked = ASKED.get_or_init(|| asked(HOLD_AFTER)).as_ref();
         let Some(asked) = asked.filter(|asked| asked.after == what && !asked.file.exists()) else {
             return;
@@ -78,9 +79,9 @@ mod counted {
     pub(crate) fn done(what: &'static str) {
         break_after(what);
         hold_after(what);
-        static ASKED: OnceLock<Option<Asked>> = OnceLock::new();
+        static ASKED: OnceLock<Option<Breakpoint>> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let Some(Asked { after, file }) = ASKED.get_or_init(|| asked(STOP_AFTER)) else {
+        let Some(Breakpoint { after, file }) = ASKED.get_or_init(|| asked(STOP_AFTER)) else {
             return;
         };
         let count = COUNT.fetch_add(1, Ordering::SeqCst) + 1;

@@ -24,7 +24,7 @@ use crate::{
     config::LauncherChoice,
     effect,
     exit::Exit,
-    limits::Limits,
+    limits::HookLimits,
     outcome::{Ended, Outcome},
     procfs,
     run_dir::{RunDir, Spec, Work},
@@ -109,7 +109,7 @@ impl Launcher {
         }
     }
 
-    pub(crate) fn announce(&self, limits: &Limits) {
+    pub(crate) fn announce(&self, limits: &HookLimits) {
         match self {
             Self::Systemd { .. } => log::info!(launcher = "systemd"; "Each hook runs in a unit of its own"),
             Self::Session => {

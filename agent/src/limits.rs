@@ -12,7 +12,7 @@ pub(crate) const PIDS_MIN: u64 = 4;
 
 /// Nothing stands for no limit of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub(crate) struct HookLimits {
     /// Past it the kernel kills in the hook's own group, and nowhere else.
     pub(crate) memory_max_bytes: Option<u64>,
     /// Processes and threads that it may have at one time, its supervisor's among them.
@@ -21,9 +21,9 @@ pub(crate) struct Limits {
     pub(crate) cpu_percent: Option<u64>,
 }
 
-impl Limits {
+impl HookLimits {
     /// With what a manifest says where that is less. No manifest may have more than the node gives.
-    pub(crate) fn tightened_by(&self, manifest: &run_as::Limits) -> Self {
+    pub(crate) fn tightened_by(&self, manifest: &run_as::ManifestLimits) -> Self {
         let less = |ours: Option<u64>, theirs: Option<u64>| ours.into_iter().chain(theirs).min();
         Self {
             memory_max_bytes: less(
@@ -65,30 +65,30 @@ mod tests {
 
     #[test]
     fn the_lesser_limit_counts() {
-        let node = Limits {
+        let node = HookLimits {
             memory_max_bytes: Some(64 << 20),
             pids_max: Some(100),
             cpu_percent: Some(50),
         };
-        let manifest = |memory_bytes, pids| run_as::Limits {
+        let manifest = |memory_bytes, pids| run_as::ManifestLimits {
             memory_bytes,
             pids,
-            ..run_as::Limits::default()
+            ..run_as::ManifestLimits::default()
         };
-        let both = |limits: Limits| (limits.memory_max_bytes, limits.pids_max, limits.cpu_percent);
+        let both = |limits: HookLimits| (limits.memory_max_bytes, limits.pids_max, limits.cpu_percent);
         let less = node.tightened_by(&manifest(Some(32 << 20), Some(200)));
         assert_eq!(both(less), (Some(32 << 20), Some(100), Some(50)));
         // The supervisor is counted with its hook.
-        let alone = Limits::default().tightened_by(&manifest(Some(1), Some(1)));
+        let alone = HookLimits::default().tightened_by(&manifest(Some(1), Some(1)));
         assert_eq!(both(alone), (Some(MEMORY_BYTES_MIN), Some(1 + PIDS_MIN), None));
     }
 
     #[test]
     fn a_hundred_percent_are_one_processor() {
         let of = |cpu_percent| {
-            let limits = Limits {
+            let limits = HookLimits {
                 cpu_percent,
-                ..Limits::default()
+                ..HookLimits::default()
             };
             limits.cpu_time_per_second()
         };

@@ -5,7 +5,7 @@ mod words;
 use muster_shared::{ids::Digest, status::Status, wire::Base64};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::Counts, limits::Limits};
+use crate::{cgroup::Counts, limits::HookLimits};
 use words::short_of_memory;
 
 /// Every way an invocation can end.
@@ -191,7 +191,7 @@ impl Outcome {
 
     /// What the kernel counted against its limits. A hook that went wrong after it was killed in went wrong by that;
     /// one that coped with it is told as it ended.
-    pub(crate) fn with_counts(self, counts: Counts, limits: &Limits) -> Self {
+    pub(crate) fn with_counts(self, counts: Counts, limits: &HookLimits) -> Self {
         let Counts {
             oom_kills: processes_killed,
             forks_refused,
@@ -304,9 +304,9 @@ mod tests {
 
     #[test]
     fn lack_of_memory_is_told_where_it_did_harm() {
-        let limits = Limits {
+        let limits = HookLimits {
             memory_max_bytes: Some(64),
-            ..Limits::default()
+            ..HookLimits::default()
         };
         let counts = Counts {
             oom_kills: 1,
@@ -335,9 +335,9 @@ mod tests {
 
     #[test]
     fn processes_that_were_refused_are_told_with_the_limit() {
-        let limits = Limits {
+        let limits = HookLimits {
             pids_max: Some(5),
-            ..Limits::default()
+            ..HookLimits::default()
         };
         let counts = Counts {
             oom_kills: 0,

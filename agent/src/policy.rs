@@ -17,7 +17,7 @@ use muster_shared::{
 use serde::{Deserialize, Serialize};
 
 use hours::Now;
-use rule::{Asked, Rule};
+use rule::{PolicyRequest, Rule};
 
 /// How many entries one list of one file may have.
 pub(crate) const PATTERNS_MAX: usize = 256;
@@ -119,7 +119,7 @@ pub(crate) struct Line {
 impl Policy {
     /// The rule that forbids what is asked at this moment, with the file it stands in.
     pub(crate) fn denial(&self, request: &ActionRequest, now: Now) -> Option<String> {
-        let asked = Asked {
+        let asked = PolicyRequest {
             action: request.action.as_str(),
             caller: request.requested_by.as_deref(),
             digest: request.hook_digest,

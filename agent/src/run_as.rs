@@ -24,13 +24,13 @@ pub(crate) struct RunAs {
     pub(crate) working_directory: Option<String>,
     pub(crate) no_new_privs: bool,
     pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ManifestLimits,
 }
 
 /// What one hook may use. A value without a means: whoever starts the hook applies it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Limits {
+pub(crate) struct ManifestLimits {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) pids: Option<u64>,
     pub(crate) cpu_seconds: Option<u64>,
@@ -183,7 +183,7 @@ fn becoming(account: &Account, me: Uid) -> Result<Option<Become>, String> {
     }))
 }
 
-impl Limits {
+impl ManifestLimits {
     fn as_resources(&self) -> Vec<(Resource, Rlimit, &'static str, u64)> {
         let hard = |value| Rlimit {
             current: Some(value),

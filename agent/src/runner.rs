@@ -29,7 +29,7 @@ use crate::{
     identity,
     journal::Journal,
     launch::Launcher,
-    limits::Limits,
+    limits::HookLimits,
     outcome::{Ended, Outcome},
     parameters, policy,
     run_as::RunAs,
@@ -179,7 +179,7 @@ impl Runner {
                 credentials: identity::credentials(),
             },
             // What a package manager needs is not for the limits of hooks to say.
-            limits: Limits::default(),
+            limits: HookLimits::default(),
         };
         self.supervised(request, attempt, supervised, stop_asked).await
     }

@@ -3,17 +3,18 @@
 //! A backup is a folder that is there whole or not at all. It is made under another name, looked at as `restore` would look
 //! at it, and only then gets its own. It holds keys, so nobody but its owner may read it.
 
+pub(crate) mod copying;
+pub(crate) mod dump;
+
 use std::{
     fs, io,
-    io::{Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Component, Path, PathBuf},
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use muster_shared::{
     audit::Anchor,
-    ids::{Digest, Digester, DomainId},
+    ids::{Digest, DomainId},
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ use crate::{
     keys::{DataDir, chance},
     store::{self, Store, StoreError},
 };
+use copying::{copy, described, private_dir, sync_dir, sync_dirs, write_private};
+use dump::dump_command;
 
 /// What a backup says of itself lies in it under this name.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -31,10 +34,6 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FORMAT: u32 = 1;
 /// The database, in a backup as in a data directory.
 pub(crate) const DATABASE: &str = "control.db";
-/// What `pg_dump` is to write beside the keys, and `pg_restore` to read.
-pub(crate) const DUMP: &str = "control.dump";
-const COPY_CHUNK_BYTES: usize = 256 * 1024;
-
 /// What is in a backup, and as what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -319,130 +318,12 @@ fn notes(config: &Config, options: &BackupOptions) -> Vec<String> {
     notes
 }
 
-/// For a person or a script to run: the service has tools of its own that copy it while it serves.
-fn dump_command(url: &str, backup: &Path) -> String {
-    format!(
-        "pg_dump --format=custom --file={} {}",
-        quoted(&backup.join(DUMP).display().to_string()),
-        quoted(&without_password(url))
-    )
-}
-
-/// One word of a command line.
-pub(crate) fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// The address of a database as it may be shown; `pg_dump` finds the password in `~/.pgpass` or `PGPASSWORD`.
-pub(crate) fn without_password(url: &str) -> String {
-    let Ok(mut parsed) = reqwest::Url::parse(url) else {
-        return "postgres://…".to_owned();
-    };
-    // Only an address without a host has none to take away.
-    let _ = parsed.set_password(None);
-    let (secret, kept): (Vec<_>, Vec<_>) = parsed
-        .query_pairs()
-        .into_owned()
-        .partition(|(name, _)| name == "password");
-    if !secret.is_empty() {
-        parsed.set_query(None);
-        if !kept.is_empty() {
-            parsed.query_pairs_mut().extend_pairs(kept);
-        }
-    }
-    parsed.to_string()
-}
-
 /// A path that leads nowhere but below the folder that it is joined to.
 pub(crate) fn is_below(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path)
             .components()
             .all(|part| matches!(part, Component::Normal(_)))
-}
-
-pub(crate) fn private_dir(path: &Path) -> Result<(), BackupError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(at(path))
-}
-
-fn write_private(path: &Path, bytes: &[u8]) -> Result<(), BackupError> {
-    let written = || {
-        let mut file = create_private(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    written().map_err(at(path))
-}
-
-fn create_private(path: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-}
-
-/// Copies one file, durably, and says what was copied.
-pub(crate) fn copy(from: &Path, to: &Path, name: &str) -> Result<Copied, BackupError> {
-    let mut source = fs::File::open(from).map_err(at(from))?;
-    if let Some(dir) = to.parent() {
-        private_dir(dir)?;
-    }
-    let mut target = create_private(to).map_err(at(to))?;
-    let (bytes, sha256) = pour(&mut source, &mut target).map_err(at(from))?;
-    target.sync_all().map_err(at(to))?;
-    Ok(Copied {
-        path: name.to_owned(),
-        bytes,
-        sha256,
-    })
-}
-
-/// Says what lies there.
-pub(crate) fn described(path: &Path, name: &str) -> Result<Copied, BackupError> {
-    let mut source = fs::File::open(path).map_err(at(path))?;
-    let (bytes, sha256) = pour(&mut source, &mut io::sink()).map_err(at(path))?;
-    Ok(Copied {
-        path: name.to_owned(),
-        bytes,
-        sha256,
-    })
-}
-
-fn pour(source: &mut fs::File, target: &mut impl io::Write) -> io::Result<(u64, Digest)> {
-    let mut chunk = vec![0; COPY_CHUNK_BYTES];
-    let (mut bytes, mut digester) = (0, Digester::default());
-    loop {
-        match source.read(&mut chunk)? {
-            0 => return Ok((bytes, digester.finish())),
-            count => {
-                digester.update(&chunk[..count]);
-                target.write_all(&chunk[..count])?;
-                bytes += count as u64;
-            }
-        }
-    }
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), BackupError> {
-    fs::File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(at(dir))
-}
-
-/// Makes the names in a folder durable, and in all below it.
-pub(crate) fn sync_dirs(dir: &Path) -> Result<(), BackupError> {
-    for entry in fs::read_dir(dir).map_err(at(dir))? {
-        let entry = entry.map_err(at(dir))?;
-        if entry.file_type().map_err(at(dir))?.is_dir() {
-            sync_dirs(&entry.path())?;
-        }
-    }
-    sync_dir(dir)
 }
 
 #[cfg(test)]
@@ -457,23 +338,5 @@ mod tests {
         for bad in ["", "/etc/passwd", "../x", "secrets/../../x", "./x", "secrets/.."] {
             assert!(!is_below(bad), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_password_is_not_shown() {
-        let shown = dump_command("postgres://muster:hunter2@db:5432/muster", Path::new("/b"));
-        assert!(
-            shown.contains("postgres://muster@db:5432/muster") && shown.contains("/b/control.dump"),
-            "{shown}"
-        );
-        assert!(!shown.contains("hunter2"), "{shown}");
-        assert!(!without_password("host=db password=hunter2").contains("hunter2"));
-        let all = "postgres://muster@db/muster?password=hunter2";
-        assert_eq!(without_password(all), "postgres://muster@db/muster");
-        let some = "postgres:///muster?host=%2Frun&password=hunter2&sslmode=require";
-        assert_eq!(
-            without_password(some),
-            "postgres:///muster?host=%2Frun&sslmode=require"
-        );
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Declared {
 
 /// What the dispatch asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Criteria {
     pub(crate) domain: DomainId,
     pub(crate) project: ProjectId,
     pub(crate) kind: ActionKind,
@@ -58,19 +58,19 @@ pub(crate) enum FailedGate {
     InvalidParameters,
 }
 
-type Gate = fn(&Candidate, &Asked) -> bool;
+type Gate = fn(&Candidate, &Criteria) -> bool;
 
 const GATES: [(FailedGate, Gate); 7] = [
-    (FailedGate::ForeignDomain, |node, asked| {
-        node.domain == asked.domain
+    (FailedGate::ForeignDomain, |node, criteria| {
+        node.domain == criteria.domain
     }),
-    (FailedGate::ForeignProject, |node, asked| {
-        node.project == asked.project
+    (FailedGate::ForeignProject, |node, criteria| {
+        node.project == criteria.project
     }),
     (FailedGate::Decommissioned, |node, _| !node.decommissioned),
     (FailedGate::InsufficientRelation, |node, _| node.may_act),
-    (FailedGate::ActionNotDeclared, |node, asked| {
-        node.declared.is_some_and(|d| d.kind == asked.kind)
+    (FailedGate::ActionNotDeclared, |node, criteria| {
+        node.declared.is_some_and(|d| d.kind == criteria.kind)
     }),
     (FailedGate::HookIntegrityViolation, |node, _| {
         hook_is_verified(node)
@@ -127,10 +127,10 @@ pub(crate) struct Sifted {
 }
 
 /// Asks every gate about every candidate.
-pub(crate) fn sift(candidates: &[Candidate], asked: &Asked) -> Sifted {
+pub(crate) fn sift(candidates: &[Candidate], criteria: &Criteria) -> Sifted {
     let mut sifted = Sifted::default();
     for candidate in candidates {
-        match GATES.iter().find(|(_, passes)| !passes(candidate, asked)) {
+        match GATES.iter().find(|(_, passes)| !passes(candidate, criteria)) {
             Some((drop, _)) => sifted.drops.push((*drop, candidate.node)),
             None => sifted.survivors.push(Cleared(candidate.node)),
         }
@@ -227,8 +227,8 @@ mod tests {
         uuid::Uuid::from_u128(n).into()
     }
 
-    fn asked(kind: ActionKind) -> Asked {
-        Asked {
+    fn criteria(kind: ActionKind) -> Criteria {
+        Criteria {
             domain: id(1),
             project: id(2),
             kind,
@@ -284,10 +284,10 @@ mod tests {
 
     #[test]
     fn a_sound_node_survives_and_each_gate_drops_its_own() {
-        let sifted = sift(&[sound(1)], &asked(ActionKind::Hook));
+        let sifted = sift(&[sound(1)], &criteria(ActionKind::Hook));
         assert_eq!(sifted.survivors[0].node(), id(1));
         for drop in DROPS {
-            let sifted = sift(&[gone_wrong(1, drop)], &asked(ActionKind::Hook));
+            let sifted = sift(&[gone_wrong(1, drop)], &criteria(ActionKind::Hook));
             assert_eq!(sifted.drops, [(drop, id(1))]);
             assert!(sifted.survivors.is_empty());
         }
@@ -308,7 +308,7 @@ mod tests {
                     FailedGate::HookIntegrityViolation => node.baseline = other.baseline,
                     FailedGate::InvalidParameters => node.takes_parameters = false,
                 }
-                assert_eq!(sift(&[node], &asked(ActionKind::Hook)).drops[0].0, *first);
+                assert_eq!(sift(&[node], &criteria(ActionKind::Hook)).drops[0].0, *first);
             }
         }
     }
@@ -321,7 +321,7 @@ mod tests {
                 .enumerate()
                 .map(|(n, d)| gone_wrong(n as u128 + 1, *d))
                 .collect();
-            sift(&nodes, &asked(ActionKind::Hook)).refusal_of_selector()
+            sift(&nodes, &criteria(ActionKind::Hook)).refusal_of_selector()
         };
         use FailedGate::*;
         assert_eq!(refusal(&[]), NoSurvivor::EmptyCohort);
@@ -350,13 +350,13 @@ mod tests {
     #[test]
     fn a_named_node_of_another_tenant_answers_as_none() {
         for drop in [FailedGate::ForeignDomain, FailedGate::ForeignProject] {
-            let sifted = sift(&[gone_wrong(1, drop)], &asked(ActionKind::Hook));
+            let sifted = sift(&[gone_wrong(1, drop)], &criteria(ActionKind::Hook));
             assert_eq!(sifted.refusal_of_node(), NoSurvivor::EmptyCohort);
             assert!(sifted.dropped().is_empty(), "not even counted");
         }
         let denied = sift(
             &[gone_wrong(1, FailedGate::InsufficientRelation)],
-            &asked(ActionKind::Hook),
+            &criteria(ActionKind::Hook),
         );
         assert_eq!(denied.refusal_of_node(), NoSurvivor::PermissionDenied);
     }
@@ -366,7 +366,7 @@ mod tests {
         let mut node = sound(1);
         node.baseline = None;
         assert_eq!(
-            sift(&[node.clone()], &asked(ActionKind::Hook)).drops[0].0,
+            sift(&[node.clone()], &criteria(ActionKind::Hook)).drops[0].0,
             FailedGate::HookIntegrityViolation
         );
         node.declared = Some(Declared {
@@ -374,11 +374,13 @@ mod tests {
             observed: None,
         });
         assert_eq!(
-            sift(&[node.clone()], &asked(ActionKind::Builtin)).survivors.len(),
+            sift(&[node.clone()], &criteria(ActionKind::Builtin))
+                .survivors
+                .len(),
             1
         );
         assert_eq!(
-            sift(&[node], &asked(ActionKind::Hook)).drops[0].0,
+            sift(&[node], &criteria(ActionKind::Hook)).drops[0].0,
             FailedGate::ActionNotDeclared
         );
     }
@@ -388,7 +390,7 @@ mod tests {
         let nodes: Vec<_> = (1..=25)
             .map(|n| gone_wrong(n, FailedGate::ActionNotDeclared))
             .collect();
-        let dropped = sift(&nodes, &asked(ActionKind::Hook)).dropped();
+        let dropped = sift(&nodes, &criteria(ActionKind::Hook)).dropped();
         assert_eq!(
             (dropped.len(), dropped[0].count, dropped[0].sample.len()),
             (1, 25, SAMPLE_MAX)

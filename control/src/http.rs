@@ -15,6 +15,7 @@ mod linger;
 mod metrics;
 mod node;
 mod node_keys;
+mod node_stream;
 mod nodes;
 mod openapi;
 mod operations;

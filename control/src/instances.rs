@@ -52,8 +52,9 @@ pub(crate) struct Known {
     pub(crate) copy: Option<Uuid>,
 }
 
+/// How a daemon stands to the one that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Lineage {
     /// The daemon that is known.
     Current,
     /// The first, or one that follows the one that is known.
@@ -66,15 +67,15 @@ pub(crate) enum Verdict {
     Copy,
 }
 
-pub(crate) fn judge(known: Known, claim: &Claim) -> Verdict {
+pub(crate) fn judge(known: Known, claim: &Claim) -> Lineage {
     let from_copy = |copy| copy == claim.instance || claim.after.contains(&copy);
     match known.current {
-        Some(current) if current == claim.instance => Verdict::Current,
-        Some(_) | None if known.copy.is_some_and(from_copy) => Verdict::Copy,
-        None => Verdict::Follows,
-        Some(current) if claim.after.contains(&current) => Verdict::Follows,
-        Some(_) if known.before == Some(claim.instance) => Verdict::Returns,
-        Some(_) => Verdict::Strange,
+        Some(current) if current == claim.instance => Lineage::Current,
+        Some(_) | None if known.copy.is_some_and(from_copy) => Lineage::Copy,
+        None => Lineage::Follows,
+        Some(current) if claim.after.contains(&current) => Lineage::Follows,
+        Some(_) if known.before == Some(claim.instance) => Lineage::Returns,
+        Some(_) => Lineage::Strange,
     }
 }
 
@@ -187,13 +188,13 @@ pub(crate) async fn admit(
 ) -> Result<(), InstanceError> {
     let node = owner.node;
     match judge(owner.instances, claim) {
-        Verdict::Current => Ok(()),
-        Verdict::Follows => Box::pin(follow(control, owner, claim.instance, None, now)).await,
-        Verdict::Returns if control.instances.lives(node, claim.instance, now) => {
+        Lineage::Current => Ok(()),
+        Lineage::Follows => Box::pin(follow(control, owner, claim.instance, None, now)).await,
+        Lineage::Returns if control.instances.lives(node, claim.instance, now) => {
             Box::pin(reinstate(control, owner, claim.instance, now)).await
         }
-        Verdict::Returns => Err(InstanceError::Contested),
-        Verdict::Strange => {
+        Lineage::Returns => Err(InstanceError::Contested),
+        Lineage::Strange => {
             let heard = control
                 .presence
                 .latest(node)
@@ -212,7 +213,7 @@ pub(crate) async fn admit(
                        backup or copied, and what it did since then it has forgotten";
             Box::pin(follow(control, owner, claim.instance, Some(why), now)).await
         }
-        Verdict::Copy => Err(InstanceError::Cloned),
+        Lineage::Copy => Err(InstanceError::Cloned),
     }
 }
 
@@ -337,28 +338,28 @@ mod tests {
 
     #[test]
     fn a_restart_follows_also_over_starts_that_control_never_saw() {
-        assert_eq!(judge(Known::default(), &claim(1, &[])), Verdict::Follows);
-        assert_eq!(judge(known(2, 1), &claim(2, &[1])), Verdict::Current);
-        assert_eq!(judge(known(2, 1), &claim(3, &[1, 2])), Verdict::Follows);
-        assert_eq!(judge(known(2, 1), &claim(9, &[1, 2, 3, 4])), Verdict::Follows);
+        assert_eq!(judge(Known::default(), &claim(1, &[])), Lineage::Follows);
+        assert_eq!(judge(known(2, 1), &claim(2, &[1])), Lineage::Current);
+        assert_eq!(judge(known(2, 1), &claim(3, &[1, 2])), Lineage::Follows);
+        assert_eq!(judge(known(2, 1), &claim(9, &[1, 2, 3, 4])), Lineage::Follows);
     }
 
     #[test]
     fn a_copy_does_not_know_what_came_after_it() {
-        assert_eq!(judge(known(3, 2), &claim(9, &[1, 2])), Verdict::Strange);
+        assert_eq!(judge(known(3, 2), &claim(9, &[1, 2])), Lineage::Strange);
         let found = Known {
             copy: Some(id(9)),
             ..known(3, 2)
         };
-        assert_eq!(judge(found, &claim(9, &[1, 2])), Verdict::Copy);
-        assert_eq!(judge(found, &claim(10, &[1, 2, 9])), Verdict::Copy);
-        assert_eq!(judge(found, &claim(4, &[2, 3])), Verdict::Follows);
+        assert_eq!(judge(found, &claim(9, &[1, 2])), Lineage::Copy);
+        assert_eq!(judge(found, &claim(10, &[1, 2, 9])), Lineage::Copy);
+        assert_eq!(judge(found, &claim(4, &[2, 3])), Lineage::Follows);
     }
 
     #[test]
     fn one_that_was_followed_and_comes_back_is_seen() {
-        assert_eq!(judge(known(3, 2), &claim(2, &[1])), Verdict::Returns);
-        assert_eq!(judge(known(3, 2), &claim(1, &[])), Verdict::Strange);
+        assert_eq!(judge(known(3, 2), &claim(2, &[1])), Lineage::Returns);
+        assert_eq!(judge(known(3, 2), &claim(1, &[])), Lineage::Strange);
     }
 
     #[test]

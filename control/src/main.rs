@@ -13,6 +13,7 @@ mod certificate;
 mod commands;
 mod config;
 mod control;
+mod deadlines;
 mod decommission;
 mod delivery;
 mod dispatch;

@@ -26,7 +26,7 @@ pub(crate) struct Checked {
 
 /// What one manifest says of the parameters.
 #[derive(Default)]
-struct Verdict {
+struct ManifestVerdict {
     secret: BTreeSet<String>,
     mismatch: Option<String>,
     timeout_default_seconds: Option<u32>,
@@ -36,7 +36,7 @@ struct Verdict {
 pub(crate) fn check(candidates: &mut [Candidate], parameters: Option<&Parameters>) -> Checked {
     let none = Parameters::new();
     let parameters = parameters.unwrap_or(&none);
-    let mut verdicts: HashMap<Arc<str>, Verdict> = HashMap::new();
+    let mut verdicts: HashMap<Arc<str>, ManifestVerdict> = HashMap::new();
     let mut checked = Checked::default();
     for candidate in candidates {
         let Some(manifest) = &candidate.manifest else {
@@ -58,27 +58,27 @@ pub(crate) fn check(candidates: &mut [Candidate], parameters: Option<&Parameters
     checked
 }
 
-fn judge(declared: &str, parameters: &Parameters) -> Verdict {
+fn judge(declared: &str, parameters: &Parameters) -> ManifestVerdict {
     // A declaration of an older control is read as one without a manifest; the node checks in any case.
     let Ok(declared) = serde_json::from_str::<DeclaredHook>(declared) else {
-        return Verdict::default();
+        return ManifestVerdict::default();
     };
     let manifest = declared.manifest.unwrap_or_default();
     let timeout_default_seconds = manifest.timeout_default_seconds;
     let Some(document) = manifest.parameters else {
-        return Verdict {
+        return ManifestVerdict {
             timeout_default_seconds,
-            ..Verdict::default()
+            ..ManifestVerdict::default()
         };
     };
     match Schema::parse(document) {
-        Ok(schema) => Verdict {
+        Ok(schema) => ManifestVerdict {
             secret: schema.secret().clone(),
             mismatch: schema.complete(parameters).err().map(|err| err.to_string()),
             timeout_default_seconds,
         },
         // Without a schema nobody can say which of them are secret.
-        Err(err) => Verdict {
+        Err(err) => ManifestVerdict {
             secret: parameters.keys().cloned().collect(),
             mismatch: Some(format!("the node declares a schema that is none: {err}")),
             timeout_default_seconds,

@@ -15,8 +15,10 @@ use serde::Serialize;
 
 use crate::{
     backup::{
-        self, BackupError, Chain, Copied, DATABASE, DUMP, Database, FORMAT, MANIFEST, Manifest, at, copy,
-        described, is_below, look_at, private_dir, quoted, sync_dirs, without_password,
+        self, BackupError, Chain, Copied, DATABASE, Database, FORMAT, MANIFEST, Manifest, at,
+        copying::{copy, described, private_dir, sync_dirs},
+        dump::{DUMP, quoted, without_password},
+        is_below, look_at,
     },
     init::{hand_over, is_empty, is_the_admins, owner_of},
     keys::{DataDir, write_new},

@@ -15,7 +15,8 @@ use crate::{
     audit::{self, Entry},
     authz::Requester,
     control::Control,
-    rollout::{Deadlines, Decision, decide},
+    deadlines::Deadlines,
+    rollout::{Decision, decide},
     store::{Detail, Project, StoreError, Tx},
 };
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CheckVerdict {
     Ok,
     /// It works, and will not for long, or not for all.
     Warn,
@@ -16,7 +16,7 @@ pub enum Verdict {
     Skip,
 }
 
-impl Verdict {
+impl CheckVerdict {
     /// As people read it: what fails stands out.
     const fn as_str(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Verdict {
 #[derive(Debug, Serialize)]
 pub struct Finding {
     pub check: &'static str,
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     pub finding: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
@@ -39,24 +39,24 @@ pub struct Finding {
 
 impl Finding {
     pub fn ok(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Ok, finding, None)
+        Self::of(check, CheckVerdict::Ok, finding, None)
     }
 
     pub fn skip(check: &'static str, finding: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Skip, finding, None)
+        Self::of(check, CheckVerdict::Skip, finding, None)
     }
 
     pub fn warn(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Warn, finding, Some(remedy.into()))
+        Self::of(check, CheckVerdict::Warn, finding, Some(remedy.into()))
     }
 
     pub fn fail(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::of(check, Verdict::Fail, finding, Some(remedy.into()))
+        Self::of(check, CheckVerdict::Fail, finding, Some(remedy.into()))
     }
 
     pub fn of(
         check: &'static str,
-        verdict: Verdict,
+        verdict: CheckVerdict,
         finding: impl Into<String>,
         remedy: Option<String>,
     ) -> Self {
@@ -79,7 +79,7 @@ impl Report {
     pub fn failed(&self) -> bool {
         self.findings
             .iter()
-            .any(|finding| finding.verdict == Verdict::Fail)
+            .any(|finding| finding.verdict == CheckVerdict::Fail)
     }
 
     /// A line for each finding, its remedy below it. The checks have `check_width` columns.
@@ -145,7 +145,9 @@ mod tests {
     fn only_what_is_broken_fails() {
         let mut report = report();
         assert!(report.failed());
-        report.findings.retain(|finding| finding.verdict != Verdict::Fail);
+        report
+            .findings
+            .retain(|finding| finding.verdict != CheckVerdict::Fail);
         assert!(!report.failed());
     }
 }

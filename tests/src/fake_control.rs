@@ -34,8 +34,8 @@ use crate::{
 };
 
 pub use faults::{Refusal, RefusedRequest, RetryAfter};
+pub use state::{AnswerWith, Taken};
 use state::{Link, Shared, State};
-pub use state::{Taken, Verdict as AnswerWith};
 
 /// The bootstrap token that it takes.
 const BOOTSTRAP_TOKEN: &str = "fake-bootstrap-token";

@@ -1,10 +1,13 @@
 //! One control and its nodes, from an empty directory to a checked end.
 
+mod behind;
+mod node;
+mod place;
+mod small_disk;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
-    net::TcpListener,
-    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -13,24 +16,24 @@ use std::{
 
 use muster_shared::{
     ids::{ExecutionId, NodeId},
-    wire::{ActionKind, Execution, NodeSummary, Page},
+    wire::{Execution, NodeSummary, Page},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Daemon, Database, Engine, Musterd, Operator,
+    Daemon, Database, Engine, Operator,
     binaries::binary,
-    chance,
     daemon::{end_supervisors_under, supervisors_under},
-    hex,
     operator::{Said, encoded, said_by},
     postgres::Cluster,
     until,
 };
+pub use node::{Node, NodeToBe, PATIENT};
+pub(crate) use place::Place;
+pub use place::free_port;
+use place::init_control;
 
-/// The label by which a world finds a node that it named.
-const NAME_LABEL: &str = "story-node";
 /// How long a supervisor may take to leave after its invocation was settled.
 const SUPERVISOR_LEAVES_WITHIN: Duration = Duration::from_secs(15);
 
@@ -72,36 +75,6 @@ impl Default for Setup<'_> {
         }
     }
 }
-
-/// Where one control is: its own directory and port, and what it shares with others.
-#[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) binary: PathBuf,
-    pub(crate) data: PathBuf,
-    pub(crate) port: u16,
-    pub(crate) front: Option<u16>,
-    /// What `--database-url` takes, if that is to be said.
-    pub(crate) database_url: Option<String>,
-}
-
-/// A `musterd` that is enrolled in a world.
-pub struct Node {
-    pub id: NodeId,
-    operator: Operator,
-    musterd: Musterd,
-}
-
-/// What a node is to be before it is enrolled.
-pub struct NodeToBe<'w> {
-    world: &'w World,
-    server: String,
-    labels: String,
-    musterd: Musterd,
-}
-
-/// A hook that says that it has begun, in the trace `ran`, and goes on until the file `go` is there.
-pub const PATIENT: &str =
-    "#!/bin/sh\necho begun >> @DIR@/ran\nwhile ! [ -e @DIR@/go ]; do sleep 0.05; done\necho done\n";
 
 impl World {
     /// A control that serves, with its first domain, project and operator token, and no node.
@@ -207,48 +180,6 @@ impl World {
         self.control = Some(self.serve(&self.at, "control"));
     }
 
-    /// Starts control with its data on a file system of that size, which nobody but it sees mounted. Answers where the data
-    /// is for others.
-    pub async fn start_on_small_disk(&mut self, size: &str) -> PathBuf {
-        let kept = self.dir.path().join("kept");
-        std::fs::rename(&self.at.data, &kept).expect("the directory is the world's own");
-        std::fs::create_dir(&self.at.data).expect("the directory is the world's own");
-        let script = "mount -t tmpfs -o mode=700,size=\"$1\" none \"$2\" && cp -a \"$3/.\" \"$2\" || exit; \
-                      shift 3 && exec \"$@\"";
-        let serve = self.serve_command(&self.at);
-        let mut inside = Command::new("unshare");
-        inside
-            .env_clear()
-            .envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))))
-            .args(["--mount", "sh", "-c", script, "sh", size])
-            .arg(&self.at.data)
-            .arg(kept)
-            .arg(serve.get_program())
-            .args(serve.get_args());
-        let log = self.dir.path().join("control.log");
-        self.control = Some(Daemon::start("muster-control", inside, &log));
-        self.ready().await;
-        let root = PathBuf::from(format!("/proc/{}/root", self.control().pid()));
-        root.join(self.at.data.strip_prefix("/").expect("it is absolute"))
-    }
-
-    /// Stops it there, and brings its data back to where it was.
-    pub async fn stop_on_small_disk(&mut self, seen: &Path) {
-        use std::os::fd::AsRawFd as _;
-        // Keeps the file system, which would go with the last process that sees it.
-        let disk = std::fs::File::open(seen).expect("the directory is there");
-        let _ = self.stop().await;
-        let copied = Command::new("cp")
-            .arg("-a")
-            .arg(format!("/proc/{}/fd/{}/.", std::process::id(), disk.as_raw_fd()))
-            .arg(&self.at.data)
-            .status();
-        assert!(
-            copied.is_ok_and(|status| status.success()),
-            "the data is brought back"
-        );
-    }
-
     async fn ready(&mut self) {
         let operator = self.control_itself();
         let control = self.control();
@@ -331,17 +262,6 @@ impl World {
         self.control.as_mut().expect("control runs")
     }
 
-    /// A node with that name, to be described and then started.
-    #[must_use]
-    pub fn node(&self, name: &str) -> NodeToBe<'_> {
-        NodeToBe {
-            world: self,
-            server: self.operator.server.clone(),
-            labels: format!("{NAME_LABEL}={name}"),
-            musterd: Musterd::new(&self.dir.path().join("nodes"), name),
-        }
-    }
-
     /// A bootstrap token, by the command an operator types.
     pub async fn bootstrap_token(&self, labels: &str) -> String {
         let said = self
@@ -405,56 +325,6 @@ impl World {
         said_by(self.at.command(words).into()).await
     }
 
-    /// Changes control's database behind its back, for what no command does yet.
-    pub fn alter(&self, sql: &str) {
-        self.database.alter(sql);
-    }
-
-    /// As many nodes that can do `ping` as nobody has the patience to enrol, beside one that is enrolled. They have the label
-    /// `fleet=many`, and never connect.
-    pub fn many_nodes(&self, count: u32) {
-        let db = &self.database;
-        self.alter(&format!(
-            "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {count})
-             INSERT INTO node (id, domain_id, project_id, name, hostname, machine_id, nsk_hash, bootstrap_token_id,
-                               enrollment_id, created_at)
-             SELECT {id}, n.domain_id, n.project_id, 'many-' || i, 'many', 'm' || i, {digest},
-                    n.bootstrap_token_id, {id}, n.created_at
-             FROM c, (SELECT * FROM node LIMIT 1) n;
-             INSERT INTO node_action (node_id, name, kind, manifest)
-             SELECT id, 'ping', 'builtin', '{{}}' FROM node WHERE true ON CONFLICT DO NOTHING;
-             INSERT INTO node_label (node_id, key, value) SELECT id, 'fleet', 'many' FROM node WHERE hostname = 'many'",
-            id = db.some_id(),
-            digest = db.some_digest(),
-        ));
-    }
-
-    /// Another operator with all rights in the project.
-    ///
-    /// # Panics
-    /// When it cannot be written.
-    #[must_use]
-    pub fn another_operator(&self) -> Operator {
-        let now = muster_shared::time::Timestamp::now();
-        let mint = || muster_shared::ids::RowId::mint(now, chance());
-        let (id, tuple) = (mint(), mint());
-        let token = format!("mop_{}", hex(&chance::<32>()));
-        let hash = muster_shared::ids::Digest::of(token.as_bytes());
-        let db = &self.database;
-        self.alter(&format!(
-            "INSERT INTO operator_token (id, domain_id, name, token_hash, created_at)
-                 SELECT {}, id, 'another', {}, {now} FROM domain;
-             INSERT INTO relation_tuple (id, domain_id, project_id, subject, relation, resource, created_at)
-                 SELECT {}, domain_id, id, 'token:{id}', 'operator', 'project:{}', {now} FROM project",
-            db.id(id.uuid()),
-            db.bytes(hash.as_bytes()),
-            db.id(tuple.uuid()),
-            self.operator.project,
-            now = db.at(now.as_millis()),
-        ));
-        self.operator.with_token(&token)
-    }
-
     /// This story means to leave invocations open.
     pub fn leave_open(&self) {
         self.open_is_fine.set(true);
@@ -504,241 +374,6 @@ async fn nodes(operator: &Operator, selector: &str) -> Vec<NodeSummary> {
     );
     let page: Page<NodeSummary> = operator.get(&path).await.expect(200).json();
     page.items
-}
-
-impl NodeToBe<'_> {
-    /// Adds labels, as `role=web,zone=a`.
-    #[must_use]
-    pub fn labels(mut self, labels: &str) -> Self {
-        self.labels = format!("{},{labels}", self.labels);
-        self
-    }
-
-    #[must_use]
-    pub fn hook(self, name: &str, script: &str) -> Self {
-        self.musterd.install_hook(name, script);
-        self
-    }
-
-    #[must_use]
-    pub fn config(self, toml: &str) -> Self {
-        self.musterd.configure(toml);
-        self
-    }
-
-    /// The directories and files of the node, for a story that does more with them than install hooks.
-    #[must_use]
-    pub fn prepare(self, with: impl FnOnce(&Musterd)) -> Self {
-        with(&self.musterd);
-        self
-    }
-
-    /// Lets it connect elsewhere than to where the operator does.
-    #[must_use]
-    pub fn through(mut self, server: String) -> Self {
-        self.server = server;
-        self
-    }
-
-    /// Runs it with a `musterd` of another version.
-    #[must_use]
-    pub fn of_version(mut self, binary: PathBuf) -> Self {
-        self.musterd.install(binary);
-        self
-    }
-
-    /// Enrols it and leaves it off.
-    pub async fn enrolled(self) -> Node {
-        let Self {
-            world,
-            server,
-            labels,
-            musterd,
-        } = self;
-        let token = world.bootstrap_token(&labels).await;
-        let operator = world.operator.clone();
-        let _ = musterd
-            .try_enroll(&server, &token, &operator.ca_file)
-            .await
-            .expect(0);
-        let name = &musterd.name;
-        let found = world.nodes(&format!("{NAME_LABEL}={name}")).await;
-        let [summary] = &found[..] else {
-            panic!("{name} is enrolled once: {found:#?}")
-        };
-        Node {
-            id: summary.id,
-            operator,
-            musterd,
-        }
-    }
-
-    /// Enrols and starts it, and waits until control knows what it can do.
-    pub async fn start(self) -> Node {
-        let mut node = self.enrolled().await;
-        node.start().await;
-        node
-    }
-}
-
-impl NodeToBe<'_> {
-    /// Starts it with the hook [`PATIENT`], which has begun when this returns.
-    pub async fn at_work(self) -> (Node, Execution) {
-        let world = self.world;
-        let node = self.hook("patient", PATIENT).start().await;
-        let running = world.dispatch(on_node("patient", node.id)).await;
-        until("the hook runs", async || {
-            (!node.trace("ran").is_empty()).then_some(())
-        })
-        .await;
-        (node, running)
-    }
-}
-
-impl Node {
-    /// Starts the daemon and waits until control holds its stream and its hooks.
-    pub async fn start(&mut self) {
-        self.musterd.launch();
-        let hooks = self.sound_hooks();
-        self.known(async |summary| {
-            let declared = |name: &String| summary.actions.iter().any(|a| a.name.as_str() == name);
-            summary.connected && declared(&"ping".to_owned()) && hooks.iter().all(declared)
-        })
-        .await;
-    }
-
-    /// What control calls it.
-    pub async fn known_name(&self) -> String {
-        let path = format!("/v1/nodes/{}", self.id);
-        let summary: NodeSummary = self.operator.get(&path).await.expect(200).json();
-        summary.name
-    }
-
-    pub async fn restart(&mut self) {
-        let _ = self.musterd.stop().await;
-        self.start().await;
-    }
-
-    /// Waits until control's own view of the node is as asked.
-    pub async fn known(&mut self, mut so: impl AsyncFnMut(&NodeSummary) -> bool) -> NodeSummary {
-        let Self {
-            id,
-            operator,
-            musterd,
-        } = self;
-        let what = format!("control knows {} as it should", musterd.name);
-        until(&what, async || {
-            if let Some(status) = musterd.daemon().ended() {
-                panic!("{} ended: {status}\n{}", musterd.name, musterd.log());
-            }
-            let summary: NodeSummary = operator.get(&format!("/v1/nodes/{id}")).await.expect(200).json();
-            so(&summary).await.then_some(summary)
-        })
-        .await
-    }
-
-    /// Changes a hook after first sight, and waits until control has seen that.
-    pub async fn replace_hook(&mut self, name: &str, script: &str) {
-        self.musterd.install_hook(name, script);
-        let name = name.to_owned();
-        self.known(async |summary| {
-            summary.actions.iter().any(|action| {
-                action.name.as_str() == name
-                    && action.kind == ActionKind::Hook
-                    && action.verdict == Some(muster_shared::wire::Verdict::Drift)
-            })
-        })
-        .await;
-    }
-
-    /// The hooks that lie in the directory as an admin should install them: what is left out, control never hears of.
-    fn sound_hooks(&self) -> Vec<String> {
-        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.musterd.hooks)
-            .expect("hooks can be listed")
-            .flatten()
-        {
-            let about = entry.path().symlink_metadata().expect("a hook can be looked at");
-            let own = about.uid() == rustix::process::geteuid().as_raw();
-            let mode = about.permissions().mode();
-            if about.is_file() && own && mode & 0o022 == 0 && mode & 0o100 != 0 && about.len() <= 16 << 20 {
-                names.push(entry.file_name().to_string_lossy().into_owned());
-            }
-        }
-        names
-    }
-}
-
-impl Deref for Node {
-    type Target = Musterd;
-    fn deref(&self) -> &Musterd {
-        &self.musterd
-    }
-}
-
-impl DerefMut for Node {
-    fn deref_mut(&mut self) -> &mut Musterd {
-        &mut self.musterd
-    }
-}
-
-impl Place {
-    pub(crate) fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
-    }
-
-    /// `muster-control` with these words, this place's data and database, and nothing of whoever runs the tests.
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .args(words)
-            .arg("--data-dir")
-            .arg(&self.data);
-        if let Some(url) = &self.database_url {
-            command.env("MUSTER_CONTROL_DATABASE_URL", url);
-        }
-        if let Some(front) = self.front {
-            command.env("MUSTER_CONTROL_SERVER_URL", format!("https://127.0.0.1:{front}"));
-        }
-        command
-    }
-}
-
-fn init_control(at: &Place) -> Value {
-    let out = at
-        .command(&[
-            "init",
-            "-o",
-            "json",
-            "--listen",
-            &format!("127.0.0.1:{}", at.port),
-        ])
-        .output()
-        .expect("muster-control starts");
-    assert!(
-        out.status.success(),
-        "init: {}\n{}",
-        out.status,
-        String::from_utf8_lossy(&out.stderr)
-    );
-    serde_json::from_slice(&out.stdout).expect("init prints what a client needs")
-}
-
-/// A port that nothing listens on, outside the range from which the system serves connections: control has to get the
-/// same one again after a restart.
-#[must_use]
-pub fn free_port() -> u16 {
-    for _ in 0..1000 {
-        let [high, low] = chance();
-        let port = 12_000 + u16::from_be_bytes([high, low]) % 18_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port on the loopback interface");
 }
 
 /// The target of one node in an execution.

@@ -10,7 +10,7 @@ use crate::{
     backoff,
     hooks::SizesMax,
     journal::Bounds,
-    limits::{Limits as HookLimits, MEMORY_BYTES_MIN, PIDS_MIN},
+    limits::{HookLimits, MEMORY_BYTES_MIN, PIDS_MIN},
     session::OutputBounds,
 };
 

@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::affinity::{Affinity, Lane};
 use crate::{
     parameters,
-    run_as::{Limits, RunAs},
+    run_as::{ManifestLimits, RunAs},
 };
 pub(crate) use source::BadManifest;
 use source::Source;
@@ -227,8 +227,8 @@ fn working_directory(
     ))
 }
 
-fn limits(source: &Source<'_>, raw: RawLimits) -> Result<(Limits, Option<u64>), BadManifest> {
-    let limits = Limits {
+fn limits(source: &Source<'_>, raw: RawLimits) -> Result<(ManifestLimits, Option<u64>), BadManifest> {
+    let limits = ManifestLimits {
         memory_bytes: source.number("limits.memory_bytes", raw.memory_bytes, (1 << 20, 1 << 50))?,
         pids: source.number("limits.pids", raw.pids, (1, 1 << 22))?,
         cpu_seconds: source.number("limits.cpu_seconds", raw.cpu_seconds, (1, 1 << 32))?,

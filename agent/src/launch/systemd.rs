@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
 use crate::{
-    limits::Limits,
+    limits::HookLimits,
     outcome::{Ended, Outcome},
     run_dir::{Spec, Work},
     systemd::{ManagerProxy, ServiceProxy, UnitProxy},
@@ -202,7 +202,7 @@ fn properties<'a>(
     if let Some(own) = own_unit {
         properties.push(("Before", vec![own.to_owned()].into()));
     }
-    let Limits {
+    let HookLimits {
         memory_max_bytes,
         pids_max,
         cpu_percent: _,
@@ -274,7 +274,7 @@ async fn state_at(bus: &Connection, path: &OwnedObjectPath) -> zbus::Result<Stri
 }
 
 /// `ExecMainCode` is that of waitid(2).
-fn told(end: &UnitEnd, limits: &Limits, why: &str) -> Ended {
+fn told(end: &UnitEnd, limits: &HookLimits, why: &str) -> Ended {
     const EXITED: i32 = 1;
     let how = match (end.result.as_str(), end.code) {
         ("oom-kill", _) => {
@@ -356,9 +356,9 @@ mod tests {
             code,
             status,
         };
-        let limits = Limits {
+        let limits = HookLimits {
             memory_max_bytes: Some(64),
-            ..Limits::default()
+            ..HookLimits::default()
         };
         let outcome = Outcome::of(told(&end, &limits, "lost"));
         outcome.callback().error.unwrap()

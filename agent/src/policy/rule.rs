@@ -11,7 +11,7 @@ use super::{
 
 /// What is asked of the node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PolicyRequest<'a> {
     pub(crate) action: &'a str,
     /// Who asked control for it, as control says in what it signed.
     pub(crate) caller: Option<&'a str>,
@@ -79,13 +79,13 @@ pub(crate) struct Rule {
 
 impl Rule {
     /// Why it forbids what is asked.
-    pub(crate) fn against(&self, asked: &Asked<'_>) -> Option<String> {
-        if !self.is_about(asked.action) {
+    pub(crate) fn against(&self, request: &PolicyRequest<'_>) -> Option<String> {
+        if !self.is_about(request.action) {
             return None;
         }
-        self.against_digest(asked.digest)
-            .or_else(|| self.against_caller(asked.caller))
-            .or_else(|| self.against_now(asked.now))
+        self.against_digest(request.digest)
+            .or_else(|| self.against_caller(request.caller))
+            .or_else(|| self.against_now(request.now))
     }
 
     /// Why it forbids this action to everybody at any time.
@@ -161,9 +161,9 @@ mod tests {
             .collect()
     }
 
-    fn asked(action: &str) -> Asked<'_> {
+    fn request(action: &str) -> PolicyRequest<'_> {
         let noon = Moment::new(2, 12 * 60).unwrap();
-        Asked {
+        PolicyRequest {
             action,
             caller: Some("token:ops"),
             digest: Some(DIGEST),
@@ -178,10 +178,10 @@ mod tests {
     fn it_is_about_the_actions_it_names_or_about_all() {
         let mut never = rule();
         never.hours.allow = Some(Vec::new());
-        assert!(never.against(&asked("deploy-app")).is_some());
-        assert_eq!(never.against(&asked("ping")), None);
+        assert!(never.against(&request("deploy-app")).is_some());
+        assert_eq!(never.against(&request("ping")), None);
         never.actions.clear();
-        assert!(never.against(&asked("ping")).is_some());
+        assert!(never.against(&request("ping")).is_some());
     }
 
     #[test]
@@ -192,9 +192,9 @@ mod tests {
                 allow: allow.map(callers),
                 deny: callers(deny),
             };
-            rule.against(&Asked {
+            rule.against(&PolicyRequest {
                 caller,
-                ..asked("deploy")
+                ..request("deploy")
             })
         };
         let ops = Some("token:ops");
@@ -219,7 +219,7 @@ mod tests {
         let mut only = rule();
         only.digests.allow = Some(vec![Digest::from_bytes([2; 32])]);
         assert!(
-            only.against(&asked("deploy"))
+            only.against(&request("deploy"))
                 .unwrap()
                 .starts_with("digests.allow is not for sha256:0101")
         );
@@ -230,20 +230,20 @@ mod tests {
             allow: None,
             deny: vec![DIGEST],
         };
-        assert!(only.against(&asked("deploy")).is_some());
+        assert!(only.against(&request("deploy")).is_some());
         only.digests.allow = Some(vec![DIGEST]);
         only.digests.deny.clear();
-        assert_eq!(only.against(&asked("deploy")), None);
+        assert_eq!(only.against(&request("deploy")), None);
     }
 
     #[test]
     fn hours_are_judged_by_the_moment_and_named_with_it() {
         let mut window = rule();
         window.hours.allow = Some(vec!["Wed 11:00-13:00".parse().unwrap()]);
-        assert_eq!(window.against(&asked("deploy")), None);
+        assert_eq!(window.against(&request("deploy")), None);
         window.hours.deny = vec!["12:00-12:01".parse().unwrap()];
         assert_eq!(
-            window.against(&asked("deploy")).unwrap(),
+            window.against(&request("deploy")).unwrap(),
             "hours.deny \"12:00-12:01\" is for Wed 12:00 here, Wed 12:00 UTC"
         );
         assert_eq!(

@@ -11,7 +11,7 @@ use muster_shared::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{limits::Limits, run_as::RunAs};
+use crate::{limits::HookLimits, run_as::RunAs};
 
 /// Written by the daemon, read by the supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub(crate) struct Spec {
     #[serde(default)]
     pub(crate) unit: Option<String>,
     #[serde(default)]
-    pub(crate) limits: Limits,
+    pub(crate) limits: HookLimits,
 }
 
 /// What the supervisor runs.
@@ -96,7 +96,7 @@ impl Spec {
                 digest: Digest::of(bytes),
             },
             unit: None,
-            limits: Limits::default(),
+            limits: HookLimits::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use super::{Runner, StopAsked, asked};
 use crate::{
     durable, launch,
-    limits::Limits,
+    limits::HookLimits,
     outcome::{Ended, Outcome, cut},
     readiness::Life,
     run_as::RunAs,
@@ -43,7 +43,7 @@ pub(super) struct Supervised {
     pub(super) output_bytes_max: u64,
     pub(super) run_as: RunAs,
     pub(super) work: Work,
-    pub(super) limits: Limits,
+    pub(super) limits: HookLimits,
 }
 
 impl Runner {

@@ -208,7 +208,7 @@ impl Desk {
 }
 
 /// Who answers in a state directory.
-pub(crate) enum Asked {
+pub(crate) enum DeskReply {
     Answered(Answer),
     /// Nobody works there.
     NoDaemon,
@@ -217,7 +217,7 @@ pub(crate) enum Asked {
 }
 
 /// Asks the daemon of this state directory, if there is one.
-pub(crate) fn ask(state_dir: &Path, question: &Question) -> Result<Asked, Exit> {
+pub(crate) fn ask(state_dir: &Path, question: &Question) -> Result<DeskReply, Exit> {
     let failed = |err: io::Error| {
         Exit::Failure(format!(
             "the daemon of {} could not be asked: {err}",
@@ -225,15 +225,15 @@ pub(crate) fn ask(state_dir: &Path, question: &Question) -> Result<Asked, Exit> 
         ))
     };
     let door = match Doorway::of(state_dir) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Asked::NoDaemon),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(DeskReply::NoDaemon),
         door => door.map_err(failed)?,
     };
     match Caller::connect(&door.path) {
         Ok(desk) => match talk(desk, question) {
-            Ok(answer) => Ok(Asked::Answered(answer)),
+            Ok(answer) => Ok(DeskReply::Answered(answer)),
             // One that was killed while it was asked.
-            Err(_) if !held(state_dir).map_err(failed)? => Ok(Asked::NoDaemon),
-            Err(err) => Ok(Asked::Mute(err.to_string())),
+            Err(_) if !held(state_dir).map_err(failed)? => Ok(DeskReply::NoDaemon),
+            Err(err) => Ok(DeskReply::Mute(err.to_string())),
         },
         Err(err)
             if matches!(
@@ -242,13 +242,13 @@ pub(crate) fn ask(state_dir: &Path, question: &Question) -> Result<Asked, Exit> 
             ) =>
         {
             if held(state_dir).map_err(failed)? {
-                Ok(Asked::Mute(
+                Ok(DeskReply::Mute(
                     "somebody holds the state directory and does not listen there: a daemon that just starts, or `musterd \
                      enroll`"
                         .to_owned(),
                 ))
             } else {
-                Ok(Asked::NoDaemon)
+                Ok(DeskReply::NoDaemon)
             }
         }
         Err(err) => Err(failed(err)),

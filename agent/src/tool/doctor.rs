@@ -7,7 +7,7 @@ mod network;
 use muster_shared::doctor::{Finding, Report};
 
 use super::{
-    desk::{self, Answer, Asked, Question},
+    desk::{self, Answer, DeskReply, Question},
     hooks::Baselines,
     render,
 };
@@ -124,14 +124,14 @@ fn daemon(config: &Config) -> Finding {
     let check = "daemon";
     let remedy = "look at its log: journalctl -u musterd";
     match desk::ask(&config.state_dir, &Question::Status) {
-        Ok(Asked::Answered(Answer::Status(told))) if told.link.connected => Finding::ok(
+        Ok(DeskReply::Answered(Answer::Status(told))) if told.link.connected => Finding::ok(
             check,
             format!(
                 "runs (pid {}, version {}) and is connected",
                 told.pid, told.version
             ),
         ),
-        Ok(Asked::Answered(Answer::Status(told))) => Finding::warn(
+        Ok(DeskReply::Answered(Answer::Status(told))) => Finding::warn(
             check,
             format!(
                 "runs (pid {}) and is not connected: {}",
@@ -140,11 +140,13 @@ fn daemon(config: &Config) -> Finding {
             ),
             "see what the checks of control say below",
         ),
-        Ok(Asked::Answered(Answer::Refused { why }) | Asked::Mute(why)) => Finding::fail(check, why, remedy),
-        Ok(Asked::Answered(Answer::Trusted)) => {
+        Ok(DeskReply::Answered(Answer::Refused { why }) | DeskReply::Mute(why)) => {
+            Finding::fail(check, why, remedy)
+        }
+        Ok(DeskReply::Answered(Answer::Trusted)) => {
             Finding::fail(check, "it answered something else than was asked", remedy)
         }
-        Ok(Asked::NoDaemon) => Finding::warn(check, "no daemon runs here", "systemctl start musterd"),
+        Ok(DeskReply::NoDaemon) => Finding::warn(check, "no daemon runs here", "systemctl start musterd"),
         Err(err) => Finding::warn(
             check,
             err.to_string(),
@@ -158,7 +160,7 @@ fn policy(config: &Config) -> Finding {
     let check = "policy";
     let lines = config.policy.lines(wall::now());
     let says = |lines: &[Line]| lines.iter().map(|line| line.says.clone()).collect::<Vec<_>>();
-    if let Ok(Asked::Answered(Answer::Status(told))) = desk::ask(&config.state_dir, &Question::Status)
+    if let Ok(DeskReply::Answered(Answer::Status(told))) = desk::ask(&config.state_dir, &Question::Status)
         && says(&told.policy) != says(&lines)
     {
         return Finding::warn(

@@ -11,7 +11,7 @@ use muster_shared::{
 use serde::Serialize;
 
 use super::{
-    desk::{self, Answer, Asked, Question},
+    desk::{self, Answer, DeskReply, Question},
     render::{self, or_dash},
 };
 use crate::{
@@ -315,19 +315,19 @@ fn trust(args: TrustArgs) -> Result<u8, Exit> {
         digest,
     };
     match desk::ask(&config.state_dir, &question)? {
-        Asked::Answered(Answer::Trusted) => {}
-        Asked::Answered(Answer::Refused { why }) => return Err(Exit::Failure(why)),
-        Asked::Answered(Answer::Status(_)) => {
+        DeskReply::Answered(Answer::Trusted) => {}
+        DeskReply::Answered(Answer::Refused { why }) => return Err(Exit::Failure(why)),
+        DeskReply::Answered(Answer::Status(_)) => {
             return Err(Exit::Failure(
                 "the daemon answered something else than was asked".to_owned(),
             ));
         }
-        Asked::Mute(why) => {
+        DeskReply::Mute(why) => {
             return Err(Exit::StateInUse(format!(
                 "nothing was pinned: the daemon gives no answer: {why}"
             )));
         }
-        Asked::NoDaemon => {
+        DeskReply::NoDaemon => {
             let _lock = StateLock::take(&config.state_dir)?;
             is_still(&config, &name, digest).map_err(Exit::Failure)?;
             journal::open_store(

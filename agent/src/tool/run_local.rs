@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use super::{
-    desk::{self, Answer, Asked, Question},
+    desk::{self, Answer, DeskReply, Question},
     hooks::Baselines,
     render,
 };
@@ -165,9 +165,9 @@ fn in_the_way(state_dir: &Path, catalog: &Catalog, action: &str) -> Result<Optio
         return Ok(None);
     }
     let running = match desk::ask(state_dir, &Question::Status)? {
-        Asked::Answered(Answer::Status(told)) => told.overview.running,
-        Asked::NoDaemon => return Ok(None),
-        Asked::Answered(Answer::Refused { .. } | Answer::Trusted) | Asked::Mute(_) => {
+        DeskReply::Answered(Answer::Status(told)) => told.overview.running,
+        DeskReply::NoDaemon => return Ok(None),
+        DeskReply::Answered(Answer::Refused { .. } | Answer::Trusted) | DeskReply::Mute(_) => {
             return Err(Exit::StateInUse(
                 "the daemon does not say what it runs, so that this might disturb it: say --beside to run it all the same"
                     .to_owned(),

@@ -11,7 +11,7 @@ use muster_shared::{ids::NodeId, time::Timestamp};
 use serde::Serialize;
 
 use super::{
-    desk::{self, Answer, Asked, Question, Told},
+    desk::{self, Answer, DeskReply, Question, Told},
     render,
 };
 use crate::{
@@ -34,7 +34,7 @@ struct Status {
     node: Option<Node>,
     /// The event stream; null when no daemon answers.
     link: Option<Link>,
-    limits: Option<Limits>,
+    limits: Option<QueueLimits>,
     /// The node's own say: what the daemon goes by, and without one what the files have.
     policy: Vec<Line>,
     running: Vec<RunningHere>,
@@ -69,7 +69,7 @@ struct Node {
 }
 
 #[derive(Serialize)]
-struct Limits {
+struct QueueLimits {
     running_max: usize,
     queue_max: usize,
 }
@@ -110,7 +110,7 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
         server: file.server,
     });
     let (daemon, told) = match desk::ask(state_dir, &Question::Status)? {
-        Asked::Answered(Answer::Status(told)) => {
+        DeskReply::Answered(Answer::Status(told)) => {
             let daemon = DaemonState::Running {
                 pid: told.pid,
                 version: told.version.clone(),
@@ -118,12 +118,14 @@ pub(crate) fn run(args: ToolArgs) -> Result<u8, Exit> {
             };
             (daemon, Some(*told))
         }
-        Asked::Answered(Answer::Refused { why }) | Asked::Mute(why) => (DaemonState::Mute { why }, None),
-        Asked::Answered(Answer::Trusted) => {
+        DeskReply::Answered(Answer::Refused { why }) | DeskReply::Mute(why) => {
+            (DaemonState::Mute { why }, None)
+        }
+        DeskReply::Answered(Answer::Trusted) => {
             let why = "it answered something else than was asked".to_owned();
             (DaemonState::Mute { why }, None)
         }
-        Asked::NoDaemon => (DaemonState::Down, None),
+        DeskReply::NoDaemon => (DaemonState::Down, None),
     };
     let status = assemble(&config, daemon, node, told)?;
     match view {
@@ -151,7 +153,7 @@ fn assemble(
     let state_dir = &config.state_dir;
     let (link, limits, policy, overview) = match told {
         Some(told) => {
-            let limits = Limits {
+            let limits = QueueLimits {
                 running_max: told.running_max,
                 queue_max: told.queue_max,
             };

@@ -11,7 +11,7 @@ use super::{Ask, DispatchError};
 use crate::{
     authz::Requester,
     control::Control,
-    gates::{self, Asked, Candidate, NoSurvivor, Sifted},
+    gates::{self, Candidate, Criteria, NoSurvivor, Sifted},
     parameters::{self, Checked},
     store::Project,
     target::Target,
@@ -98,12 +98,12 @@ pub(super) async fn cohort(
     }
     let checked = parameters::check(&mut candidates, ask.parameters.as_ref());
     let kind = ask.kind.unwrap_or_else(|| declared_kind(&candidates));
-    let asked = Asked {
+    let criteria = Criteria {
         domain: project.domain,
         project: project.id,
         kind,
     };
-    let sifted = gates::sift(&candidates, &asked);
+    let sifted = gates::sift(&candidates, &criteria);
     Ok(Cohort {
         kind,
         timeout_seconds: ask

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_shared::{
-    doctor::{Finding, Verdict},
+    doctor::{CheckVerdict, Finding},
     time::Timestamp,
 };
 
@@ -50,7 +50,10 @@ pub(super) async fn database(config: &Config, now: Timestamp) -> Vec<Finding> {
     };
     let findings = async {
         let mut findings = vec![schema(&store).await?];
-        if findings.iter().all(|finding| finding.verdict != Verdict::Fail) {
+        if findings
+            .iter()
+            .all(|finding| finding.verdict != CheckVerdict::Fail)
+        {
             // Of a database service nobody counts them here.
             let bytes = std::fs::metadata(config.data.database()).map_or(0, |about| about.len());
             findings.extend(whole(&store, bytes).await?);
@@ -244,9 +247,9 @@ pub(super) async fn outputs(config: &Config, now: Timestamp) -> Vec<Finding> {
         .into_iter()
         .map(|probed| {
             let verdict = match probed.well {
-                Well::Yes => Verdict::Ok,
-                Well::Hardly => Verdict::Warn,
-                Well::No => Verdict::Fail,
+                Well::Yes => CheckVerdict::Ok,
+                Well::Hardly => CheckVerdict::Warn,
+                Well::No => CheckVerdict::Fail,
             };
             Finding::of(check, verdict, probed.finding, probed.remedy)
         })

@@ -26,7 +26,7 @@ use super::{
     denial::{deny, refuse},
     extract::Path,
     problem::ApiError,
-    query::Asked,
+    query::StrictQuery,
 };
 use crate::{
     access, authz,
@@ -62,7 +62,7 @@ fn parse_id(code: &'static str, raw: &str) -> Result<RowId, ApiError> {
 pub(super) async fn list_operator_tokens(
     State(control): State<Shared>,
     InDomain { operator, domain }: InDomain,
-    Asked(query): Asked<AccessQuery>,
+    StrictQuery(query): StrictQuery<AccessQuery>,
 ) -> Result<Json<Page<OperatorToken>>, ApiError> {
     let place = (domain, authz::domain(domain));
     let list = List::new(
@@ -187,7 +187,7 @@ pub(super) async fn issue_token(
 pub(super) async fn list_bootstrap_tokens(
     State(control): State<Shared>,
     caller: InProject,
-    Asked(query): Asked<AccessQuery>,
+    StrictQuery(query): StrictQuery<AccessQuery>,
 ) -> Result<Json<Page<BootstrapTokenState>>, ApiError> {
     caller.require_operator(&control).await?;
     let InProject { operator, project } = &caller;
@@ -224,7 +224,7 @@ pub(super) async fn revoke_bootstrap_token(
 pub(super) async fn list_tuples(
     State(control): State<Shared>,
     OfProject { operator, project }: OfProject,
-    Asked(query): Asked<AccessQuery>,
+    StrictQuery(query): StrictQuery<AccessQuery>,
 ) -> Result<Json<Page<RelationTuple>>, ApiError> {
     let requester = &operator.requester;
     let place = (project.domain, authz::project(project.id));

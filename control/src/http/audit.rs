@@ -8,7 +8,7 @@ use super::{
     auth::InDomain,
     cursor::{List, parse_limit},
     problem::ApiError,
-    query::{Asked, one_of},
+    query::{StrictQuery, one_of},
 };
 use crate::{authz, control::Shared};
 
@@ -28,7 +28,7 @@ pub(super) struct AuditQuery {
 pub(super) async fn list(
     State(control): State<Shared>,
     InDomain { operator, domain }: InDomain,
-    Asked(query): Asked<AuditQuery>,
+    StrictQuery(query): StrictQuery<AuditQuery>,
 ) -> Result<Json<AuditPage>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     one_of("invalid_order", query.order.as_deref(), &["newest", "oldest"])?;

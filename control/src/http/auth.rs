@@ -1,19 +1,18 @@
 //! Who is asking. Each proof is an extractor, so that a handler which takes one cannot be reached without it, and no
 //! body is read before.
 
+mod node;
+
 use axum::{
     extract::{FromRequestParts, MatchedPath, Query, RawPathParams},
-    http::{HeaderMap, HeaderValue, header, request::Parts},
+    http::{header, request::Parts},
 };
 use muster_shared::{
     access::OperatorToken,
-    ids::{Digest, DomainId, NodeId, ProjectId},
+    ids::{DomainId, ProjectId},
     time::Timestamp,
-    wire::{INSTANCE_HEADER, INSTANCES_BEFORE_HEADER, INSTANCES_NAMED_MAX},
 };
-
 use serde::Deserialize;
-use uuid::Uuid;
 
 use super::{
     denial::{Asked, deny},
@@ -21,15 +20,13 @@ use super::{
     query, routes,
 };
 use crate::{
-    audit,
     authz::{self, Grants, Requester},
     control::{Control, Shared},
-    instances::{self, Claim},
     keys::{TokenKind, token_hash},
-    nsk::{self, KeyOwner, Standing},
     oidc,
     store::{Presented, Project},
 };
+pub(super) use node::{Node, parse_node};
 
 /// The bearer token of a request.
 pub(super) struct Bearer(pub(super) String);
@@ -280,7 +277,8 @@ impl FromRequestParts<Shared> for OfProject {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let query::Asked(query) = query::Asked::<ProjectQuery>::from_request_parts(parts, control).await?;
+        let query::StrictQuery(query) =
+            query::StrictQuery::<ProjectQuery>::from_request_parts(parts, control).await?;
         let project = query
             .project_id
             .ok_or_else(|| ApiError::bad_request("invalid_project_id", "name the project: project_id"))?;
@@ -308,7 +306,8 @@ impl FromRequestParts<Shared> for InDomain {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let operator = Operator::from_request_parts(parts, control).await?;
-        let query::Asked(query) = query::Asked::<DomainQuery>::from_request_parts(parts, control).await?;
+        let query::StrictQuery(query) =
+            query::StrictQuery::<DomainQuery>::from_request_parts(parts, control).await?;
         let domain = match (query.domain_id, query.project_id) {
             (Some(raw), None) => known_domain(control, &operator, &raw).await?,
             (None, Some(raw)) => {
@@ -354,124 +353,6 @@ async fn known_domain(control: &Control, operator: &Operator, raw: &str) -> Resu
         return Err(refusal);
     }
     Err(deny(control, operator.asked(), id, authz::domain(id), refusal).await)
-}
-
-/// A node that showed its NSK.
-pub(super) struct Node {
-    pub(super) id: NodeId,
-    pub(super) domain: DomainId,
-    /// The node as a subject of the audit trail.
-    pub(super) subject: String,
-    /// What is known of the key that it showed.
-    pub(super) key: KeyOwner,
-    pub(super) shown: Digest,
-    /// The node that the path names.
-    named: NodeId,
-}
-
-impl FromRequestParts<Shared> for Node {
-    type Rejection = ApiError;
-    async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
-        let Bearer(nsk) = Bearer::from_request_parts(parts, control).await?;
-        let raw = path_param(parts, control, "node").await?;
-        let (shown, now) = (token_hash(&nsk), Timestamp::now());
-        let key = control
-            .store
-            .owner_of_nsk(shown)
-            .await?
-            .ok_or_else(|| ApiError::unauthorized("unauthenticated", unknown_nsk(control)))?;
-        control.node_rates.check(&key.node)?;
-        if key.decommissioned {
-            return Err(ApiError::unauthorized(
-                "nsk_revoked",
-                "the node was decommissioned",
-            ));
-        }
-        let named = parse_node(&raw)?;
-        match key.standing {
-            Standing::Previous(until) if until <= now => {
-                let why = format!(
-                    "the NSK was changed at {}, and this one ended at {until}",
-                    key.since
-                );
-                return Err(ApiError::unauthorized("nsk_rotated", why));
-            }
-            // Who speaks of another node changes nothing of its own.
-            Standing::Next if named == key.node => Box::pin(nsk::promote(control, &key, shown, now)).await?,
-            Standing::Next | Standing::Current | Standing::Previous(_) => {}
-        }
-        if let Some(claim) = claim_of(&parts.headers)?.filter(|_| named == key.node) {
-            instances::admit(control, &key, &claim, now).await?;
-        }
-        Ok(Self {
-            id: key.node,
-            domain: key.domain,
-            subject: audit::node_subject(key.node),
-            key,
-            shown,
-            named,
-        })
-    }
-}
-
-/// A control that was restored has forgotten the keys that came later, and nothing but an enrolment brings them back.
-fn unknown_nsk(control: &Control) -> String {
-    match &control.restored {
-        None => "no node has this NSK".to_owned(),
-        Some(mark) => format!(
-            "no node has this NSK; this control was restored from a backup of {}, and knows no key that was made or changed \
-             later: enrol such a node anew with musterd enroll --force, which keeps its journal under earlier/",
-            mark.taken_at
-        ),
-    }
-}
-
-/// What the daemon says of itself. Clients of the published surface say nothing.
-fn claim_of(headers: &HeaderMap) -> Result<Option<Claim>, ApiError> {
-    let bad = || {
-        let why = format!(
-            "{INSTANCE_HEADER} must be a UUID, and {INSTANCES_BEFORE_HEADER} up to {INSTANCES_NAMED_MAX} of them"
-        );
-        ApiError::bad_request("invalid_instance", why)
-    };
-    let Some(instance) = headers.get(INSTANCE_HEADER) else {
-        return Ok(None);
-    };
-    let read = |value: &HeaderValue| -> Option<Vec<Uuid>> {
-        let text = value.to_str().ok()?;
-        let named = text.split(',').filter(|one| !one.is_empty());
-        named.map(|one| one.trim().parse().ok()).collect()
-    };
-    let [instance] = read(instance).ok_or_else(bad)?[..] else {
-        return Err(bad());
-    };
-    let after = headers
-        .get(INSTANCES_BEFORE_HEADER)
-        .map(|value| read(value).ok_or_else(bad));
-    let after = after.transpose()?.unwrap_or_default();
-    if after.len() > INSTANCES_NAMED_MAX {
-        return Err(bad());
-    }
-    Ok(Some(Claim { instance, after }))
-}
-
-impl Node {
-    /// The path must name the node that asks; `code` is what the operation calls it when not.
-    pub(super) fn require_own_path(&self, code: &'static str) -> Result<(), ApiError> {
-        if self.id == self.named {
-            return Ok(());
-        }
-        Err(ApiError::denied(
-            code,
-            "out_of_scope",
-            "the NSK belongs to another node",
-        ))
-    }
-}
-
-pub(super) fn parse_node(raw: &str) -> Result<NodeId, ApiError> {
-    raw.parse()
-        .map_err(|_| ApiError::bad_request("invalid_node_id", format!("node {raw:?} is not a UUID")))
 }
 
 async fn path_param(parts: &mut Parts, control: &Shared, name: &str) -> Result<String, ApiError> {

@@ -14,7 +14,7 @@ use super::{
     cursor::{LIMIT_MAX, List, PageQuery, parse_limit},
     extract::Path,
     problem::ApiError,
-    query::{self, Asked},
+    query::{self, StrictQuery},
 };
 use crate::{
     authz,
@@ -53,7 +53,7 @@ pub(super) struct ListQuery {
 pub(super) async fn list(
     State(control): State<Shared>,
     caller: InProject,
-    Asked(query): Asked<ListQuery>,
+    StrictQuery(query): StrictQuery<ListQuery>,
 ) -> Result<Json<Page<Execution>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let status: Option<Status> = query::parsed("invalid_status", query.status.as_deref())?;
@@ -119,7 +119,7 @@ pub(super) async fn targets(
     State(control): State<Shared>,
     caller: InProject,
     Path((_, raw)): Path<(String, String)>,
-    Asked(query): Asked<PageQuery>,
+    StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<Page<ExecutionTarget>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let id = known(&control, &caller, &raw).await?;
@@ -139,7 +139,7 @@ pub(super) async fn timeline(
     State(control): State<Shared>,
     caller: InProject,
     Path((_, raw)): Path<(String, String)>,
-    Asked(query): Asked<PageQuery>,
+    StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<Page<TimelineEvent>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let id = known(&control, &caller, &raw).await?;

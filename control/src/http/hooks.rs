@@ -18,14 +18,14 @@ use super::{
     cursor::{List, PageQuery, parse_limit},
     extract::Path,
     problem::ApiError,
-    query::Asked,
+    query::StrictQuery,
 };
 use crate::{authz, control::Shared, integrity, target::Target};
 
 pub(super) async fn list_hooks(
     State(control): State<Shared>,
     caller: InProject,
-    Asked(query): Asked<PageQuery>,
+    StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<Page<HookState>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let InProject { operator, project } = &caller;

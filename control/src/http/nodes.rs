@@ -17,7 +17,7 @@ use super::{
     denial::deny,
     extract::Path,
     problem::ApiError,
-    query::{self, Asked},
+    query::{self, StrictQuery},
 };
 use crate::{
     audit::Entry,
@@ -45,7 +45,7 @@ pub(super) struct NodesQuery {
 pub(super) async fn list_nodes(
     State(control): State<Shared>,
     operator: Operator,
-    Asked(query): Asked<NodesQuery>,
+    StrictQuery(query): StrictQuery<NodesQuery>,
 ) -> Result<Json<Page<NodeSummary>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let selector = query::selector(query.selector.as_deref())?;

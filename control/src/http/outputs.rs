@@ -20,7 +20,7 @@ use super::{
     executions::{execution_not_found, parse_execution},
     extract::Path,
     problem::ApiError,
-    query::Asked,
+    query::StrictQuery,
     range::{Wanted, wanted},
 };
 use crate::{
@@ -36,7 +36,7 @@ const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 pub(super) async fn accept(
     State(control): State<Shared>,
     Path((execution, node)): Path<(String, String)>,
-    Asked(claim): Asked<UploadClaim>,
+    StrictQuery(claim): StrictQuery<UploadClaim>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     let OutputStore::Local(store) = &control.outputs else {

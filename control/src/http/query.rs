@@ -14,9 +14,9 @@ use super::problem::ApiError;
 use crate::{control::Shared, target::BadTarget};
 
 /// The query of a request. `T` refuses fields that it does not know.
-pub(super) struct Asked<T>(pub(super) T);
+pub(super) struct StrictQuery<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Shared> for Asked<T> {
+impl<T: DeserializeOwned> FromRequestParts<Shared> for StrictQuery<T> {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, control: &Shared) -> Result<Self, ApiError> {
         let read = Query::from_request_parts(parts, control).await;

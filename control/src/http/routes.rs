@@ -10,7 +10,7 @@ use axum::{
 };
 
 use super::{
-    access, audit, cancel, dispatch, executions, health, hooks, metrics, node, node_keys, nodes,
+    access, audit, cancel, dispatch, executions, health, hooks, metrics, node, node_keys, node_stream, nodes,
     openapi::Operation, operations, outputs, ready, rollout, version, violations, watch,
 };
 use crate::control::Shared;
@@ -113,7 +113,7 @@ pub(super) const ROUTES: &[Route] = &[
     route(("GET", "/v1/audit"), Who::Operator, "audit.list", || get(audit::list), operations::list_audit),
 
     route(("POST", "/v1/nodes:enroll"), Who::Newcomer, "node.enroll", || post(node::enroll), operations::enroll),
-    route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node::events), operations::node_events),
+    route(("GET", "/v1/nodes/{node}/events"), Who::Node, "node.events", || get(node_stream::events), operations::node_events),
     route(("POST", "/v1/nodes/{node}/heartbeat"), Who::Node, "node.heartbeat", || post(node::heartbeat), operations::heartbeat),
     route(("POST", "/v1/nodes/{node}/nsk"), Who::Node, "node.rotate_key", || post(node_keys::fetch), operations::fetch_nsk),
     route(("PUT", "/v1/nodes/{node}/capabilities"), Who::Node, "node.capabilities", || put(node::capabilities), operations::capabilities),

@@ -16,7 +16,7 @@ use super::{
     extract::Path,
     nodes::{place_of, visible_projects},
     problem::ApiError,
-    query::{Asked, one_of},
+    query::{StrictQuery, one_of},
 };
 use crate::{authz, control::Shared, integrity, store::ViolationFilter};
 
@@ -37,7 +37,7 @@ pub(super) struct ViolationsQuery {
 pub(super) async fn list(
     State(control): State<Shared>,
     operator: Operator,
-    Asked(query): Asked<ViolationsQuery>,
+    StrictQuery(query): StrictQuery<ViolationsQuery>,
 ) -> Result<Json<Page<ViolationRow>>, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     one_of(

@@ -24,7 +24,7 @@ use super::{
     auth::{Bearer, InProject, still_in_project},
     executions::{execution_not_found, parse_execution},
     extract::Path,
-    node::{KEEP_ALIVE, event_stream_headers},
+    node_stream::{KEEP_ALIVE, event_stream_headers},
     problem::ApiError,
 };
 use crate::{

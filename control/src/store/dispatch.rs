@@ -11,7 +11,7 @@ use super::{
     rows::to_json,
     statement::{QueryBuilder, query, query_scalar},
 };
-use crate::rollout::Deadlines;
+use crate::deadlines::Deadlines;
 
 pub(crate) struct NewExecution<'a> {
     pub(crate) id: ExecutionId,

@@ -1,14 +1,11 @@
-//! Nodes: enrolment, labels, presence, and who a selector names.
+//! Nodes: enrolment, presence, and what is known of each.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::HashMap;
 
 use muster_shared::{
-    ids::{ActionName, Digest, DomainId, NodeId, ProjectId, RowId},
+    ids::{Digest, DomainId, NodeId, ProjectId, RowId},
     labels::Labels,
-    selector::{Selector, Test},
+    selector::Selector,
     time::Timestamp,
     wire::{ActionKind, NodeAction, PreviewTarget, Verdict},
 };
@@ -16,13 +13,11 @@ use uuid::Uuid;
 
 use super::{
     News, ROWS_PER_INSERT, Store, StoreError, Tx,
-    rows::{Reader, Row},
+    labels::push_selector,
+    rows::Reader,
     statement::{QueryBuilder, query, query_scalar},
 };
-use crate::{
-    gates::{Candidate, Declared},
-    presence::Seen,
-};
+use crate::presence::Seen;
 
 pub(crate) struct NewNode<'a> {
     pub(crate) id: NodeId,
@@ -58,15 +53,6 @@ pub(crate) struct NodeRecord {
     pub(crate) actions: Vec<NodeAction>,
 }
 
-/// The order in which candidates come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
-    /// In which they are written fastest.
-    Id,
-    /// In which a rollout releases.
-    Name,
-}
-
 #[derive(Default)]
 pub(crate) struct NodeFilter<'a> {
     pub(crate) projects: &'a [ProjectId],
@@ -81,141 +67,11 @@ const NODE_COLUMNS: &str = "node.id, node.name, node.domain_id, node.project_id,
      node.last_seen_at, node.clock_skew_ms, node.binary_version, node.nsk_since, node.nsk_asked_at, \
      node.warning, node.warning_at, node.replica_id";
 
-/// The keys that begin with [`muster_shared::labels::NODE_PREFIX`], as bounds that an index answers.
-const SAID: std::ops::Range<&str> = "node/".."node0";
-
-/// Adds the terms of a selector as conditions on `node.id`, each answered by an index.
-pub(super) fn push_selector(query: &mut QueryBuilder, selector: &Selector) {
-    const HAS: &str = "EXISTS (SELECT 1 FROM node_label l WHERE l.node_id = node.id AND l.key = ";
-    for term in selector.terms() {
-        let (negated, values): (bool, &[String]) = match &term.test {
-            Test::Equals(value) => (false, std::slice::from_ref(value)),
-            Test::Differs(value) => (true, std::slice::from_ref(value)),
-            Test::In(values) => (false, values),
-            Test::NotIn(values) => (true, values),
-            Test::Exists => (false, &[]),
-            Test::Absent => (true, &[]),
-        };
-        query
-            .push(if negated { " AND NOT " } else { " AND " })
-            .push(HAS)
-            .push_bind(term.key.clone());
-        if !values.is_empty() {
-            query.push(" AND ").push_in("l.value", values);
-        }
-        query.push(")");
-    }
-}
-
-fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
+pub(super) fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
     query.push_in("node.project_id", projects.iter().map(|project| project.uuid()));
 }
 
-/// The candidates so far. Nodes that declare the same share one copy of it.
-#[derive(Default)]
-struct Found {
-    candidates: Vec<Candidate>,
-    manifests: HashSet<Arc<str>>,
-}
-
-impl Found {
-    fn add(&mut self, row: Row) -> Result<(), StoreError> {
-        let row = Reader::new(&row, "node", "id");
-        let declared = match row.get::<Option<&str>>("kind")? {
-            None => None,
-            Some("builtin") => Some(Declared {
-                kind: ActionKind::Builtin,
-                observed: None,
-            }),
-            Some("hook") => Some(Declared {
-                kind: ActionKind::Hook,
-                observed: row.digest_opt("observed")?,
-            }),
-            Some(other) => return Err(row.corrupt("kind", other).into()),
-        };
-        let of_hook = declared
-            .as_ref()
-            .is_some_and(|declared| declared.kind == ActionKind::Hook);
-        let manifest = row.get::<Option<&str>>("manifest")?.filter(|_| of_hook);
-        let manifest = manifest.map(|text| self.kept(text));
-        self.candidates.push(Candidate {
-            node: row.id("id")?,
-            domain: row.id("domain_id")?,
-            project: row.id("project_id")?,
-            decommissioned: row.at_opt("decommissioned_at")?.is_some(),
-            may_act: false,
-            declared,
-            baseline: row.digest_opt("baseline")?,
-            manifest,
-            takes_parameters: true,
-            timeout_default_seconds: None,
-        });
-        Ok(())
-    }
-
-    fn kept(&mut self, manifest: &str) -> Arc<str> {
-        if let Some(kept) = self.manifests.get(manifest) {
-            return Arc::clone(kept);
-        }
-        let kept: Arc<str> = manifest.into();
-        self.manifests.insert(Arc::clone(&kept));
-        kept
-    }
-}
-
 impl Store {
-    /// What a node says of itself, prefix included.
-    pub(crate) async fn labels_said_by(&self, node: NodeId) -> Result<Labels, StoreError> {
-        let said =
-            query("SELECT node_id, key, value FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
-                .bind(node.uuid())
-                .bind(SAID.start)
-                .bind(SAID.end)
-                .fetch_all(&self.lookup)
-                .await?;
-        said.iter()
-            .map(|row| {
-                let row = Reader::new(row, "node_label", "node_id");
-                Ok((row.get("key")?, row.get("value")?))
-            })
-            .collect()
-    }
-
-    /// The nodes a dispatch might address, with what the gates ask of each, in one statement.
-    pub(crate) async fn candidates(
-        &self,
-        project: ProjectId,
-        selector: Option<&Selector>,
-        node: Option<NodeId>,
-        action: &ActionName,
-        order: Order,
-    ) -> Result<Vec<Candidate>, StoreError> {
-        let mut query = QueryBuilder::new(
-            "SELECT node.id, node.domain_id, node.project_id, node.decommissioned_at,
-                    action.kind, action.digest AS observed, action.manifest, baseline.digest AS baseline
-             FROM node
-             LEFT JOIN node_action action ON action.node_id = node.id AND action.name = ",
-        );
-        query.push_bind(action.as_str().to_owned());
-        query.push(" LEFT JOIN hook_baseline baseline ON baseline.node_id = node.id AND baseline.hook = action.name WHERE ");
-        push_projects(&mut query, &[project]);
-        if let Some(selector) = selector {
-            push_selector(&mut query, selector);
-        }
-        if let Some(node) = node {
-            query.push(" AND node.id = ").push_bind(node.uuid());
-        }
-        let found = query
-            .push(match order {
-                Order::Id => " ORDER BY node.id",
-                Order::Name => " ORDER BY node.name, node.id",
-            })
-            .build()
-            .fold(&self.read, Found::default(), Found::add)
-            .await?;
-        Ok(found.candidates)
-    }
-
     /// What these nodes are called, by name.
     pub(crate) async fn preview_targets(&self, nodes: &[NodeId]) -> Result<Vec<PreviewTarget>, StoreError> {
         let rows = in_nodes("SELECT id, name FROM node WHERE ", "id", nodes)
@@ -442,54 +298,6 @@ impl Tx {
             .execute(&mut self.0)
             .await?;
         Ok(())
-    }
-
-    pub(crate) async fn set_label(&mut self, node: NodeId, key: &str, value: &str) -> Result<(), StoreError> {
-        query(
-            "INSERT INTO node_label (node_id, key, value) VALUES ($1, $2, $3)
-             ON CONFLICT (node_id, key) DO UPDATE SET value = excluded.value",
-        )
-        .bind(node.uuid())
-        .bind(key)
-        .bind(value)
-        .execute(&mut self.0)
-        .await?;
-        Ok(())
-    }
-
-    pub(crate) async fn remove_label(&mut self, node: NodeId, key: &str) -> Result<(), StoreError> {
-        query("DELETE FROM node_label WHERE node_id = $1 AND key = $2")
-            .bind(node.uuid())
-            .bind(key)
-            .execute(&mut self.0)
-            .await?;
-        Ok(())
-    }
-
-    /// Puts what a node says of itself, prefix included, in place of what it said before.
-    pub(crate) async fn replace_labels_said_by(
-        &mut self,
-        node: NodeId,
-        said: &Labels,
-    ) -> Result<(), StoreError> {
-        query("DELETE FROM node_label WHERE node_id = $1 AND key >= $2 AND key < $3")
-            .bind(node.uuid())
-            .bind(SAID.start)
-            .bind(SAID.end)
-            .execute(&mut self.0)
-            .await?;
-        for (key, value) in said {
-            self.set_label(node, key, value).await?;
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn count_labels(&mut self, node: NodeId) -> Result<usize, StoreError> {
-        let count: i64 = query_scalar("SELECT count(*) FROM node_label WHERE node_id = $1")
-            .bind(node.uuid())
-            .fetch_one(&mut self.0)
-            .await?;
-        Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     /// Notes when nodes were last heard of, how far off their clocks were, and what they run. Of what is known already, a

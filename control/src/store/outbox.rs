@@ -14,7 +14,7 @@ use super::{
     rows::{Reader, Row, nodes_of},
     statement::{QueryBuilder, query},
 };
-use crate::{outbox::Cursor, rollout::Deadlines};
+use crate::{deadlines::Deadlines, outbox::Cursor};
 
 /// One row of the outbox, with what its frame needs.
 #[derive(Debug)]

@@ -15,7 +15,10 @@ use super::{
     rows::{Reader, Row, nodes_of, to_json},
     statement::{QueryBuilder, query},
 };
-use crate::rollout::{Deadlines, Standing, state_of, wave_of};
+use crate::{
+    deadlines::Deadlines,
+    rollout::{Standing, state_of, wave_of},
+};
 
 /// A rollout of one execution, as it stands.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use super::{
     CorruptRow, ExecutionHeader, Store, StoreError,
     engine::Transaction,
     header::HEADER_COLUMNS,
+    labels::push_selector,
     list::target_counts,
-    nodes::push_selector,
     rows::{Reader, Row},
     statement::QueryBuilder,
 };

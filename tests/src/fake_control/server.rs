@@ -30,7 +30,7 @@ use tokio::{
 
 use super::{
     BOOTSTRAP_TOKEN, faults,
-    state::{Link, NodeKey, Shared, State, Taken, Verdict},
+    state::{AnswerWith, Link, NodeKey, Shared, State, Taken},
 };
 use crate::chance;
 
@@ -312,15 +312,15 @@ async fn callback(
 
     let planned = shared.state().answers.pop_front();
     match planned {
-        Some(Verdict::Status(status)) => {
+        Some(AnswerWith::Status(status)) => {
             keep(&shared, execution, callback, status);
             problem(status, planned_code(status))
         }
-        Some(Verdict::HangUp) => {
+        Some(AnswerWith::HangUp) => {
             keep(&shared, execution, callback, 0);
             break_off(&connection).await
         }
-        Some(Verdict::TakeAndHangUp) => {
+        Some(AnswerWith::TakeAndHangUp) => {
             let _ = take(&shared, execution, callback, &headers);
             break_off(&connection).await
         }

@@ -18,7 +18,7 @@ use super::faults::{Refusal, RefusedRequest};
 
 /// What to answer to one callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AnswerWith {
     /// A problem with this status and no effect.
     Status(u16),
     /// No answer: the connection breaks before the callback had an effect.
@@ -73,7 +73,7 @@ pub(super) struct State {
     pub(super) declared: HashMap<ExecutionId, (u64, Option<Digest>)>,
     pub(super) uploads: HashMap<ExecutionId, Vec<u8>>,
     pub(super) callbacks: Vec<Taken>,
-    pub(super) answers: VecDeque<Verdict>,
+    pub(super) answers: VecDeque<AnswerWith>,
     pub(super) complaints: Vec<String>,
     pub(super) refusing: Option<Refusal>,
     pub(super) refused: Vec<RefusedRequest>,

@@ -215,15 +215,15 @@ pub(super) fn systemd() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_shared::doctor::Verdict;
+    use muster_shared::doctor::CheckVerdict;
 
     #[test]
     fn little_room_is_a_warning_and_none_a_failure() {
         let verdict = |free, few| judge_space(Path::new("/x"), free, few).verdict;
-        assert_eq!(verdict(1 << 30, false), Verdict::Ok);
-        assert_eq!(verdict(1 << 30, true), Verdict::Warn);
-        assert_eq!(verdict(SPACE_WARN_BYTES - 1, false), Verdict::Warn);
-        assert_eq!(verdict(0, false), Verdict::Fail);
+        assert_eq!(verdict(1 << 30, false), CheckVerdict::Ok);
+        assert_eq!(verdict(1 << 30, true), CheckVerdict::Warn);
+        assert_eq!(verdict(SPACE_WARN_BYTES - 1, false), CheckVerdict::Warn);
+        assert_eq!(verdict(0, false), CheckVerdict::Fail);
     }
 
     #[test]
@@ -232,14 +232,14 @@ mod tests {
             open_to_others("state", Path::new("/x"), mode, "chmod 0700").map(|finding| finding.verdict)
         };
         assert_eq!(verdict(0o40700), None);
-        assert_eq!(verdict(0o40750), Some(Verdict::Warn));
-        assert_eq!(verdict(0o40770), Some(Verdict::Fail));
-        assert_eq!(verdict(0o100602), Some(Verdict::Fail));
+        assert_eq!(verdict(0o40750), Some(CheckVerdict::Warn));
+        assert_eq!(verdict(0o40770), Some(CheckVerdict::Fail));
+        assert_eq!(verdict(0o100602), Some(CheckVerdict::Fail));
     }
 
     #[test]
     fn this_machine_runs_what_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(held_hook(dir.path()).verdict, Verdict::Ok);
+        assert_eq!(held_hook(dir.path()).verdict, CheckVerdict::Ok);
     }
 }

@@ -230,7 +230,7 @@ fn judge_clock(offset_ms: Option<i64>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_shared::doctor::Verdict;
+    use muster_shared::doctor::CheckVerdict;
 
     #[test]
     fn a_certificate_that_ends_soon_is_a_warning() {
@@ -239,15 +239,15 @@ mod tests {
             let end = now.plus(Duration::from_secs(days * DAY_SECONDS));
             expiry(Some(end), now).verdict
         };
-        assert_eq!((verdict(30), verdict(3)), (Verdict::Ok, Verdict::Warn));
-        assert_eq!(expiry(None, now).verdict, Verdict::Skip);
+        assert_eq!((verdict(30), verdict(3)), (CheckVerdict::Ok, CheckVerdict::Warn));
+        assert_eq!(expiry(None, now).verdict, CheckVerdict::Skip);
     }
 
     #[test]
     fn a_clock_that_is_off_is_a_warning_with_its_direction() {
-        assert_eq!(judge_clock(Some(-900)).verdict, Verdict::Ok);
+        assert_eq!(judge_clock(Some(-900)).verdict, CheckVerdict::Ok);
         let behind = judge_clock(Some(60_000));
-        assert_eq!(behind.verdict, Verdict::Warn);
+        assert_eq!(behind.verdict, CheckVerdict::Warn);
         assert!(behind.finding.contains("60 s behind"), "{}", behind.finding);
         assert!(judge_clock(Some(-60_000)).finding.contains("ahead of"));
     }

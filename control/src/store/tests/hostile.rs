@@ -1,6 +1,9 @@
 //! What comes from outside, what is asked of nothing, and what a damaged row does to the others.
 
+use std::time::Duration;
+
 use super::*;
+use crate::audit;
 
 #[tokio::test]
 async fn what_a_row_of_the_audit_is_hashed_of_is_what_is_read_again() {

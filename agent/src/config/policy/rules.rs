@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use super::{
-    ConfigError, RULES_MAX,
-    file::{RawLists, RawRule},
-};
-use crate::policy::{
-    PATTERNS_MAX, Pattern,
-    rule::{Lists, Rule},
+use crate::{
+    config::{
+        ConfigError,
+        file::{RawLists, RawRule},
+    },
+    policy::{
+        PATTERNS_MAX, Pattern, RULES_MAX,
+        rule::{Lists, Rule},
+    },
 };
 
 const NAME_LEN_MAX: usize = 64;
