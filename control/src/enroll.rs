@@ -20,7 +20,7 @@ use crate::{
     keys::{TokenKind, chance, token_hash},
     rate::TooOften,
     refusals::{self, Kind, Refused, Turn},
-    store::{BootstrapToken, NewBootstrapToken, NewNode, Project, StoreError, Tx},
+    store::{BootstrapToken, Enrolled, NewBootstrapToken, NewNode, Project, StoreError, Tx},
 };
 
 /// Defaults of a bootstrap token.
@@ -55,6 +55,8 @@ pub(crate) enum EnrollError {
     TokenExpired(Timestamp),
     #[error("the bootstrap token has been used as often as it may be ({0} times); issue another")]
     TokenUsed(u32),
+    #[error("the node {name} that this enrolment made was decommissioned at {at}; issue another token")]
+    Decommissioned { name: String, at: Timestamp },
     #[error("{NAME_TRIES_MAX} nodes are named like {0:?}; change the hostname")]
     NameExhausted(String),
     #[error(transparent)]
@@ -127,11 +129,11 @@ pub(crate) async fn enroll(
     control.enroll_rates.check(&token.id)?;
     let who = (&token, &project, &*request.hostname);
     // Read after the token, which was not used up before the node was there that it enrolled last.
-    let enrolled_before = control
+    let before = control
         .store
-        .has_enrolled(token.id, request.enrollment_id)
+        .enrolled_before(token.id, request.enrollment_id)
         .await?;
-    if let Err(shut) = check_token(&token, enrolled_before, now) {
+    if let Err(shut) = check_token(&token, before.as_ref(), now) {
         return Err(refuse(control, who, shut, now).await);
     }
     let nsk = TokenKind::Nsk.mint()?;
@@ -142,14 +144,14 @@ pub(crate) async fn enroll(
         .await?
         .ok_or(EnrollError::TokenInvalid)?;
     let before = tx.enrolled_before(token.id, request.enrollment_id).await?;
-    if let Err(shut) = check_token(&token, before.is_some(), now) {
+    if let Err(shut) = check_token(&token, before.as_ref(), now) {
         drop(tx);
         return Err(refuse(control, who, shut, now).await);
     }
     let subject = subject_of(&token);
     let mut notices = Vec::new();
     let (node, name) = match before {
-        Some((node, name)) => {
+        Some(Enrolled { node, name, .. }) => {
             tx.replace_nsk(node, token_hash(&nsk)).await?;
             (node, name)
         }
@@ -213,8 +215,8 @@ fn subject_of(token: &BootstrapToken) -> String {
     format!("bootstrap-token:{}", token.id)
 }
 
-/// Whether the token still admits: one that is used up admits the nodes that it enrolled, again.
-fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) -> Result<(), Shut> {
+/// Whether the token still admits: one that is used up admits the nodes that it enrolled, again, unless they are out of service.
+fn check_token(token: &BootstrapToken, before: Option<&Enrolled>, now: Timestamp) -> Result<(), Shut> {
     if let Some(at) = token.revoked_at {
         return Err((EnrollError::TokenRevoked(at), "bootstrap_token_revoked"));
     }
@@ -224,10 +226,19 @@ fn check_token(token: &BootstrapToken, enrolled_before: bool, now: Timestamp) ->
             "bootstrap_token_expired",
         ));
     }
-    if !enrolled_before && token.uses >= token.uses_max {
-        return Err((EnrollError::TokenUsed(token.uses_max), "bootstrap_token_used"));
+    match before {
+        None if token.uses >= token.uses_max => {
+            Err((EnrollError::TokenUsed(token.uses_max), "bootstrap_token_used"))
+        }
+        None => Ok(()),
+        Some(before) => match before.decommissioned_at {
+            None => Ok(()),
+            Some(at) => {
+                let name = before.name.clone();
+                Err((EnrollError::Decommissioned { name, at }, "node_decommissioned"))
+            }
+        },
     }
-    Ok(())
 }
 
 /// Writes down whom a token does not admit, or counts it, past the bucket of the token.

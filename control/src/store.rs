@@ -69,7 +69,7 @@ pub(crate) use hooks::Declared;
 pub(crate) use idempotency::{Claim, Claimed};
 pub(crate) use list::{Detail, Targets};
 pub(crate) use news::News;
-pub(crate) use nodes::{NewNode, NodeFilter, NodeRecord};
+pub(crate) use nodes::{Enrolled, NewNode, NodeFilter, NodeRecord};
 pub(crate) use outbox::Owed;
 pub(crate) use outputs::{KeptOutput, LateOutput};
 pub(crate) use retention::Settled;

@@ -278,6 +278,12 @@ async fn enrolment(world: &World, seen: &mut Seen) {
         401,
         "bootstrap_token_used",
     );
+    world.alter(&format!(
+        "UPDATE node SET decommissioned_at = {}",
+        world.database().at(0)
+    ));
+    seen.saw(call(&token, &ask).await, 409, "node_decommissioned");
+    world.alter("UPDATE node SET decommissioned_at = NULL");
     let expired = world.bootstrap_token("n=expired").await;
     world.alter("UPDATE bootstrap_token SET expires_at = created_at");
     seen.saw(call(&expired, &ask).await, 401, "bootstrap_token_expired");

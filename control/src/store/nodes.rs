@@ -12,9 +12,9 @@ use muster_shared::{
 use uuid::Uuid;
 
 use super::{
-    News, ROWS_PER_INSERT, Store, StoreError, Tx,
+    CorruptRow, News, ROWS_PER_INSERT, Store, StoreError, Tx,
     labels::push_selector,
-    rows::Reader,
+    rows::{Reader, Row},
     statement::{QueryBuilder, query, query_scalar},
 };
 use crate::presence::Seen;
@@ -71,7 +71,40 @@ pub(super) fn push_projects(query: &mut QueryBuilder, projects: &[ProjectId]) {
     query.push_in("node.project_id", projects.iter().map(|project| project.uuid()));
 }
 
+const ENROLLED_BEFORE: &str =
+    "SELECT id, name, decommissioned_at FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2";
+
+/// A node that was enrolled before with the same token and id: the answer was lost.
+pub(crate) struct Enrolled {
+    pub(crate) node: NodeId,
+    pub(crate) name: String,
+    pub(crate) decommissioned_at: Option<Timestamp>,
+}
+
+fn read_enrolled(row: &Row) -> Result<Enrolled, CorruptRow> {
+    let row = Reader::new(row, "node", "id");
+    Ok(Enrolled {
+        node: row.id("id")?,
+        name: row.get("name")?,
+        decommissioned_at: row.at_opt("decommissioned_at")?,
+    })
+}
+
 impl Store {
+    /// The node that this token made for this enrolment, at this moment.
+    pub(crate) async fn enrolled_before(
+        &self,
+        token: RowId,
+        enrollment: Uuid,
+    ) -> Result<Option<Enrolled>, StoreError> {
+        let row = query(ENROLLED_BEFORE)
+            .bind(token.uuid())
+            .bind(enrollment)
+            .fetch_optional(&self.lookup)
+            .await?;
+        Ok(row.as_ref().map(read_enrolled).transpose()?)
+    }
+
     /// What these nodes are called, by name.
     pub(crate) async fn preview_targets(&self, nodes: &[NodeId]) -> Result<Vec<PreviewTarget>, StoreError> {
         let rows = in_nodes("SELECT id, name FROM node WHERE ", "id", nodes)
@@ -243,20 +276,18 @@ impl Tx {
         Ok(())
     }
 
-    /// The node that this token made for this enrolment before, if its answer was lost.
+    /// The same as [`Store::enrolled_before`], within the transaction.
     pub(crate) async fn enrolled_before(
         &mut self,
         token: RowId,
         enrollment: Uuid,
-    ) -> Result<Option<(NodeId, String)>, StoreError> {
-        let row = query("SELECT id, name FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
+    ) -> Result<Option<Enrolled>, StoreError> {
+        let row = query(ENROLLED_BEFORE)
             .bind(token.uuid())
             .bind(enrollment)
             .fetch_optional(&mut self.0)
             .await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = Reader::new(&row, "node", "id");
-        Ok(Some((row.id("id")?, row.get("name")?)))
+        Ok(row.as_ref().map(read_enrolled).transpose()?)
     }
 
     pub(crate) async fn node_name_taken(

@@ -6,8 +6,6 @@ use muster_shared::{
     time::Timestamp,
 };
 
-use uuid::Uuid;
-
 use super::{
     CorruptRow, Store, StoreError, Tx,
     rows::{Reader, Row, to_json},
@@ -162,16 +160,6 @@ impl Store {
             .fetch_optional(&self.lookup)
             .await?;
         Ok(row.as_ref().map(read_bootstrap_token).transpose()?)
-    }
-
-    /// Whether a node was enrolled by this token with this id.
-    pub(crate) async fn has_enrolled(&self, token: RowId, enrollment: Uuid) -> Result<bool, StoreError> {
-        let row = query("SELECT 1 FROM node WHERE bootstrap_token_id = $1 AND enrollment_id = $2")
-            .bind(token.uuid())
-            .bind(enrollment)
-            .fetch_optional(&self.lookup)
-            .await?;
-        Ok(row.is_some())
     }
 
     pub(crate) async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {

@@ -41,7 +41,7 @@ pub(in crate::http) fn enroll() -> Operation {
             ],
         )
         .refuses(429, &["rate_limited"])
-        .refuses(409, &["node_name_exhausted"])
+        .refuses(409, &["node_decommissioned", "node_name_exhausted"])
 }
 
 fn node_stream(schemas: &mut SchemaGenerator) -> Schema {

@@ -92,6 +92,7 @@ pub(in crate::http) const CODES: &[Code] = &[
     code("no_rollout", &[409], "The execution has no rollout."),
     code("node_cloned", &[409], "Another daemon has this node's identity; this one runs on a copy of it."),
     code("node_contested", &[503], "Another daemon with this node's identity was connected a moment ago; ask again."),
+    code("node_decommissioned", &[409], "The node that this enrolment made was decommissioned."),
     code("node_id_mismatch", &[403], "The NSK belongs to another node."),
     code("node_name_exhausted", &[409], "Too many nodes have this hostname."),
     code("node_not_found", &[404], "There is no such node, or the caller may not act on it."),

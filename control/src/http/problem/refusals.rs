@@ -299,6 +299,9 @@ impl From<EnrollError> for ApiError {
             EnrollError::TokenRevoked(_) => Self::unauthorized("bootstrap_token_revoked", text),
             EnrollError::TokenExpired(_) => Self::unauthorized("bootstrap_token_expired", text),
             EnrollError::TokenUsed(_) => Self::unauthorized("bootstrap_token_used", text),
+            EnrollError::Decommissioned { .. } => {
+                Self::new(StatusCode::CONFLICT, "node_decommissioned", text)
+            }
             EnrollError::NameExhausted(_) => Self::new(StatusCode::CONFLICT, "node_name_exhausted", text),
             EnrollError::TooOften(err) => err.into(),
             EnrollError::Store(err) => err.into(),
