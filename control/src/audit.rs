@@ -1,5 +1,6 @@
-//! What is written down of who asked for what. A row commits with the change it describes; a refusal gets a commit of
-//! its own, before its answer is sent. A row that cannot be written fails what it describes: nothing passes unrecorded.
+//! What is written down of who asked for what. A row commits with the change it describes; a refusal gets a commit of its own,
+//! or that of the evidence that it leaves, before its answer is sent. A row that cannot be written fails what it describes:
+//! nothing passes unrecorded.
 
 use muster_shared::{
     audit::{Anchor, Broken, Walk},

@@ -1,6 +1,9 @@
 //! Bad input gets a clear error and changes nothing.
 
-use muster_shared::{time::Timestamp, wire::CALLBACK_TOKEN_HEADER};
+use muster_shared::{
+    time::Timestamp,
+    wire::{CALLBACK_TOKEN_HEADER, EnrollResponse},
+};
 use muster_tests::{
     Answer,
     binaries::binary,
@@ -630,6 +633,53 @@ async fn a_node_that_contradicts_itself_for_ever_leaves_a_bounded_trace() {
     assert_eq!((kept(), denied()), (4, 4));
     let settled = world.operator.execution(requests[0].execution_id).await;
     assert_eq!(settled.status, Status::Succeeded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contradictions_are_counted_with_the_other_refusals_of_a_node() {
+    let world = World::with_config(Some("[limits]\nrefusals_audited_per_hour = 2\n")).await;
+    let node = BareNode::enroll(&world, "n=one").await;
+    node.declare(&[]).await;
+    let _sent = world.dispatch(on_node("ping", node.id)).await;
+    let request = node.next_request(&mut node.stream().await).await;
+    for status in [Status::Ack, Status::Started, Status::Succeeded] {
+        let _ = node.report(&request, &Callback::of(status)).await.expect(200);
+    }
+    for n in 0..5 {
+        let told = Callback {
+            error: Some(format!("another {n}")),
+            ..Callback::of(Status::Failed)
+        };
+        let _ = node
+            .report(&request, &told)
+            .await
+            .refused(409, "execution_already_terminal");
+    }
+    let count = |of: &str| world.database().count(of);
+    assert_eq!(count("action_execution_event WHERE late"), 5);
+    assert_eq!(count("audit WHERE relation = 'node_execution_callback.apply'"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enrolment_that_is_asked_again_is_the_same_node_and_none_once_that_is_out_of_service() {
+    let world = World::new().await;
+    let http = client_with_ca(&world.operator.ca_file);
+    let token = world.bootstrap_token("n=one").await;
+    let ask = BareNode::enroll_request();
+    let call = || Answer::to(BareNode::enroll_call(&http, &world.operator, &token, &ask));
+    let first: EnrollResponse = call().await.expect(201).json();
+    let again: EnrollResponse = call().await.expect(201).json();
+    assert_eq!(again.node_id, first.node_id);
+    assert_ne!(
+        again.nsk, first.nsk,
+        "nobody holds the key of an answer that was lost"
+    );
+
+    let node = first.node_id.to_string();
+    let _ = world.operator.muster(&["node", "rm", &node]).await.expect(0);
+    let problem = refused(&world, call(), 409, "node_decommissioned").await;
+    assert!(problem.detail.contains(&first.name), "{}", problem.detail);
+    assert!(problem.detail.contains("another token"), "{}", problem.detail);
 }
 
 #[tokio::test(flavor = "multi_thread")]

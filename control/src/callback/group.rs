@@ -15,8 +15,10 @@ use super::{
 };
 use crate::{
     audit::{self, Entry, Outcome},
+    authz,
     control::{Control, Shared},
     outputs::Believed,
+    refusals::{self, Kind, Turn},
     store::{Advance, Passing, Room, StoreError, TargetState, Tx, apart},
     together::{Fits, Together},
 };
@@ -35,6 +37,20 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// Whether that row is written, or one of many that are counted.
+    fn turn(&self, control: &Control, refused: Refused) -> Turn {
+        let who = refusals::Refused {
+            subject: &self.subject,
+            domain: self.domain,
+            about: &authz::resource(self.report.node),
+        };
+        let kind = Kind {
+            relation: APPLY,
+            why: code_of(refused),
+        };
+        refusals::turn(control, who, kind, Outcome::InvariantViolation)
+    }
+
     /// The row of a report that is refused.
     fn refused(&self, refused: Refused, correlation: Option<RowId>) -> Entry<'_> {
         let resource = audit::execution_resource(self.report.execution);
@@ -241,6 +257,7 @@ impl<'a> Gathered<'a> {
             };
             let mut correlation = None;
             match room {
+                Room::News if work.turn(control, refused) == Turn::Counted => {}
                 Room::News => {
                     correlation = audit::correlation(now);
                     let entries = self.entries.entry(work.domain).or_default();
