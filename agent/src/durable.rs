@@ -22,7 +22,7 @@ pub(crate) fn write_for_this_boot(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn put(path: &Path, bytes: &[u8], keep: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
-    let temporary = sibling(path);
+    let temporary = beside(path);
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -99,18 +99,24 @@ pub(crate) fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
         .truncate(false)
         .mode(0o600)
         .open(path)?;
+    let had = file.metadata()?.len();
     let taken = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes);
     match taken {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(file),
         Err(err) => {
-            // An empty file holds no room, and its name would say that it did.
-            let _ = fs::remove_file(path);
+            // What was there before is somebody's, and stays as it was. Else it holds no room, and its name would say that it did.
+            let _ = if had == 0 {
+                fs::remove_file(path)
+            } else {
+                file.set_len(had)
+            };
             Err(err.into())
         }
     }
 }
 
-fn sibling(path: &Path) -> std::path::PathBuf {
+/// Where a file is written before it gets its name, and what a stop in between leaves.
+pub(crate) fn beside(path: &Path) -> std::path::PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     path.with_file_name(name)
@@ -130,6 +136,19 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn room_that_cannot_be_had_leaves_what_was_there_as_it_was() {
+        const NOBODY_HAS_AS_MUCH: u64 = 1 << 60;
+        let dir = tempfile::tempdir().unwrap();
+        let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+        fs::write(&old, "somebody's").unwrap();
+        for path in [&new, &old] {
+            assert!(reserve(path, NOBODY_HAS_AS_MUCH).is_err());
+        }
+        assert!(!new.exists());
+        assert_eq!(fs::read(&old).unwrap(), b"somebody's");
     }
 
     #[test]

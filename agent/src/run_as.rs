@@ -108,7 +108,7 @@ pub(crate) enum Step {
 impl Step {
     const FIRST_LIMIT: u8 = 16;
 
-    /// A byte, because that is all that can be said from between fork and exec.
+    /// A byte, because between fork and exec little can be said.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::User => 0,

@@ -119,8 +119,8 @@ impl RunDir {
         durable::private_dir(&self.0)
     }
 
-    /// The room for what comes after is taken first: on a full disk nothing is even begun. A supervisor reads it, and whoever
-    /// ends what one has left behind: nothing of it is there after a power cut, when the claim alone decides.
+    /// The room for what comes after is taken first: on a full disk nothing is even begun. A supervisor reads the spec, and
+    /// whoever ends what one has left behind. After a power cut nobody needs it, because the claim alone decides.
     ///
     /// The parameters are a line of their own behind it, which can be cut off.
     pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
@@ -161,7 +161,9 @@ impl RunDir {
 
     /// Nobody needs them again once an attempt has its owner, and they may be secret.
     pub(crate) fn remove_parameters(&self) -> io::Result<()> {
-        gone(fs::remove_file(self.earlier_parameters()))?;
+        for path in [durable::beside(&self.spec()), self.earlier_parameters()] {
+            gone(fs::remove_file(path))?;
+        }
         let mut file = match File::options().read(true).write(true).open(self.spec()) {
             Ok(file) => file,
             Err(err) => return gone(Err(err)),
@@ -170,7 +172,7 @@ impl RunDir {
         io::Read::read_to_end(&mut file, &mut text)?;
         let (spec, parameters) = lines_of(&text);
         if serde_json::from_slice::<Spec>(spec).is_err() {
-            // What a power cut has left may be in any order.
+            // What a power cut has left may be in any order, and nobody can use it.
             return file.set_len(0);
         }
         if parameters.is_empty() {
@@ -197,8 +199,11 @@ impl RunDir {
         self.0.join("exit.json.tmp")
     }
 
-    /// All but what the record itself may need. Where nothing was reserved there is nothing to give.
+    /// All but what the record itself may need, once nobody holds the attempt who could write one. Where nothing was reserved
+    /// there is nothing to give.
     fn give_room(&self) -> io::Result<()> {
+        // A version before this one had it there.
+        gone(fs::remove_file(self.0.join("room")))?;
         match File::options().write(true).open(self.reserved()) {
             Ok(reserved) => reserved.set_len(RECORD_BYTES),
             Err(err) => gone(Err(err)),
@@ -228,6 +233,11 @@ impl RunDir {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),
         }
+    }
+
+    /// Whether somebody has taken the attempt. A `false` says nothing a moment later: see [`Self::take_claim`].
+    pub(crate) fn has_owner(&self) -> io::Result<bool> {
+        self.claim().try_exists()
     }
 
     fn read_claim(&self) -> io::Result<Option<Claim>> {
@@ -339,8 +349,12 @@ mod tests {
         run.write_spec(&spec).unwrap();
         assert_eq!(run.read_parameters().unwrap(), spec.parameters);
         assert_eq!(run.read_spec().unwrap().execution_id, spec.execution_id);
+        // What a stop before the rename has left.
+        let torn = durable::beside(&run.spec());
+        fs::copy(run.spec(), &torn).unwrap();
         for _ in 0..2 {
             run.remove_parameters().unwrap();
+            assert!(!torn.exists());
             assert!(run.read_parameters().is_err());
             assert_eq!(run.read_spec().unwrap().execution_id, spec.execution_id);
         }
@@ -368,7 +382,10 @@ mod tests {
         drop(run.reserve_record().unwrap());
         let bytes = || fs::metadata(run.reserved()).unwrap().len();
         assert!(bytes() > RECORD_BYTES);
+        let of_an_earlier_version = dir.path().join("room");
+        fs::write(&of_an_earlier_version, [0; 64]).unwrap();
         run.give_room().unwrap();
         assert_eq!(bytes(), RECORD_BYTES);
+        assert!(!of_an_earlier_version.exists());
     }
 }

@@ -45,6 +45,10 @@ fn supervise(run: &RunDir, make_group: fn(&str) -> io::Result<Cgroup>) -> io::Re
     // Refused only to a leader of a process group, which then has a session of its own already.
     let _ = rustix::process::setsid();
     close_on_exec_from(3)?;
+    if run.has_owner()? {
+        // It has come late, and takes no room for what it will not run.
+        return run.remove_parameters();
+    }
     let mut spec = run.read_spec()?;
     spec.parameters = run.read_parameters()?;
     let hook = handed_over(&spec.work)?;
@@ -59,7 +63,9 @@ fn supervise(run: &RunDir, make_group: fn(&str) -> io::Result<Cgroup>) -> io::Re
     let group = make_group(&group_name(&spec));
     let record = run.reserve_record()?;
     if !run.take_claim(&my_claim(&spec, group.as_ref().ok())?)? {
-        // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run.
+        // A daemon that restarted meanwhile has taken the attempt for itself: this hook must not run. Whoever has it has read
+        // the parameters, or never will.
+        run.remove_parameters()?;
         return leave(group);
     }
     let counters = counters(&spec, &group);

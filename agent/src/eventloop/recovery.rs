@@ -143,6 +143,10 @@ impl Daemon {
                 log::warn!(execution_id:% = execution, action = about.action, node_id = about.node;
                     "The journal does not know an action that was started here: it has lost its last words, or is \
                      an older copy. What the run left is kept, so that it is not run again");
+                if let Ok(Err(err)) = spawn_blocking(move || run.remove_parameters()).await {
+                    log::warn!(execution_id:% = execution, action = about.action, node_id = about.node, error:% = err;
+                        "The parameters of an action that the journal does not know could not be removed");
+                }
                 continue;
             }
             let about = run.about();

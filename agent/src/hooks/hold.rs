@@ -303,7 +303,7 @@ pub(crate) fn measure(file: &impl AsFd, bytes_max: u64) -> io::Result<(Digest, u
     Ok((digester.finish(), at))
 }
 
-/// What a program of its own begins with. All else the C library would have a shell run, whatever it is.
+/// What a program of its own begins with. All else the kernel runs only where somebody has told it how.
 pub(crate) fn begins_as_program(file: &impl AsFd) -> io::Result<bool> {
     let mut head = [0; 4];
     let count = rustix::io::pread(file, &mut head, 0)?;

@@ -65,8 +65,10 @@ impl RunDir {
         let found = self.find_out(boot_id)?;
         match found {
             Found::Running(_) => {}
-            // From here on nobody reads them any more.
+            // From here on nobody writes a record, nor reads parameters, any more.
             Found::GoingDown | Found::Ended(_) | Found::Lost(_) | Found::NeverRan => {
+                // It was for the journal's word about this. Where it cannot be given, that waits for other room.
+                let _ = self.give_room();
                 if let Err(err) = self.remove_parameters() {
                     let about = self.about();
                     log::warn!(execution_id = about.execution, action = about.action, node_id = about.node, error:% = err;
@@ -282,6 +284,19 @@ mod tests {
             run.examine("later").unwrap(),
             Found::Lost(Lost::WithTheMachine)
         ));
+    }
+
+    #[test]
+    fn the_room_of_who_died_without_a_record_is_given_to_the_journal() {
+        let (_dir, run) = attempt();
+        assert!(run.take_claim(&me()).unwrap());
+        drop(run.reserve_record().unwrap());
+        let bytes = || fs::metadata(run.reserved()).unwrap().len();
+        let reserved = bytes();
+        assert!(matches!(run.examine("now").unwrap(), Found::Running(_)));
+        assert_eq!(bytes(), reserved, "whoever lives may need it");
+        assert!(matches!(run.examine("later").unwrap(), Found::Lost(_)));
+        assert!(bytes() < reserved);
     }
 
     /// It is not made durable, and nothing that follows a power cut needs it.

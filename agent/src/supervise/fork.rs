@@ -33,7 +33,8 @@ pub(super) unsafe fn fork(group: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     match into {
         Some(Ok(0)) => Ok(Forked::Child { placed: true }),
         Some(Ok(child)) => parent_of(child),
-        // An older kernel, or a group that takes nobody in this way: whoever is born outside may still be let in.
+        // An older kernel, a sandbox that does not know the call, or a group that takes nobody in this way: whoever is born
+        // outside may still be let in.
         Some(Err(_)) | None => {
             // SAFETY: as above.
             match unsafe { libc::fork() } {

@@ -1,7 +1,7 @@
 //! What a hook's process becomes, executed by the kernel and by nobody else.
 //!
-//! The standard library executes as `execvp(3)` does, which hands to `/bin/sh` whatever the kernel takes for no program:
-//! a file that was cut off, or one for another machine, would be read as commands.
+//! `execvp(3)`, and so the standard library, hands to `/bin/sh` whatever the kernel takes for no program: a file that was cut
+//! off, or one for another machine, would be read as commands.
 
 use std::{collections::BTreeMap, ffi::CString, io, ptr};
 
