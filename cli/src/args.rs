@@ -103,7 +103,7 @@ fn long_help() -> String {
         "Environment:\n  \
          MUSTER_SERVER, MUSTER_CA_FILE, MUSTER_PROJECT, MUSTER_CONTEXT  as the flags\n  \
          MUSTER_TOKEN, MUSTER_TOKEN_FILE                                the token, or a file that holds it\n\n\
-         Flags win over the environment, the environment over the context ({}).\n\n{}",
+         Flags win over the environment, the environment over the context ({}), unless --context names it.\n\n{}",
         "~/.config/muster/config.toml",
         exit::table()
     )

@@ -1,15 +1,16 @@
 //! `muster context`: which controls a person works with, kept under a name.
 
-use std::{io, path::PathBuf};
+use std::{fs::File, io, path::PathBuf};
 
 use clap::{Args, Subcommand};
+use muster_shared::ids::ProjectId;
 use serde::Serialize;
 
 use crate::{
     contexts_file::{Context, Contexts, Secret},
     exit::Exit,
     failure::Failure,
-    session::Session,
+    session::{Session, exported},
     settings::{Flags, parse_server},
     table::Table,
 };
@@ -23,8 +24,14 @@ pub(crate) enum ContextCommand {
         /// The context, as `context list` names it
         name: String,
     },
-    /// Keep --server, --ca-file, --project and a token under a name; what is not given stays as it is
+    /// Keep --server, --ca-file, --project and a token under a name; what is not given stays as it is, but for the token of
+    /// another server
     Set(SetArgs),
+    /// Forget a context with its token and its login
+    Rm {
+        /// The context, as `context list` names it
+        name: String,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -55,7 +62,14 @@ pub(crate) async fn run(session: &Session, command: ContextCommand) -> Result<Ex
     let path = session.contexts_path()?;
     let _lock = match &command {
         ContextCommand::List => None,
-        ContextCommand::Use { .. } | ContextCommand::Set(_) => Some(Contexts::lock(&path).await?),
+        ContextCommand::Use { .. } | ContextCommand::Set(_) | ContextCommand::Rm { .. } => {
+            if session.flags.context.is_some() {
+                return Err(Failure::Usage(
+                    "--context says nothing here: the name of the context is an argument".to_owned(),
+                ));
+            }
+            Some(Contexts::lock(&path).await?)
+        }
     };
     let mut contexts = Contexts::load(&path)?;
     match command {
@@ -70,31 +84,59 @@ pub(crate) async fn run(session: &Session, command: ContextCommand) -> Result<Ex
         }
         ContextCommand::Use { name } => {
             contexts.named(&name)?;
-            session
-                .screen
-                .say(&format!("context {name:?} is used from now on"));
+            session.screen.say(&used(&name, exported()?("MUSTER_CONTEXT")));
             contexts.current = Some(name);
         }
         ContextCommand::Set(args) => {
             let token = read_token(&args)?;
             let kept = contexts.contexts.entry(args.name.clone()).or_default();
-            merge(kept, &session.flags, token)?;
+            if let Some(forgotten) = merge(kept, &session.flags, token)? {
+                session.screen.say(&forgotten);
+            }
             session
                 .screen
                 .say(&format!("context {:?} is kept in {}", args.name, path.display()));
             contexts.current.get_or_insert(args.name);
+        }
+        ContextCommand::Rm { name } => {
+            let was = contexts.named(&name)?.clone();
+            contexts.contexts.remove(&name);
+            contexts.current.take_if(|current| *current == name);
+            session.screen.say(&format!("context {name:?} is forgotten"));
+            if was.login.is_some() {
+                session.screen.say(
+                    "its login was not taken back at the issuer, and ends by itself; `muster logout` before would have done it",
+                );
+            }
         }
     }
     contexts.save(&path)?;
     Ok(Exit::Success)
 }
 
-fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<(), Failure> {
+fn used(name: &str, exported: Option<String>) -> String {
+    let said = format!("context {name:?} is used from now on");
+    match exported.filter(|exported| !exported.is_empty() && exported != name) {
+        Some(exported) => {
+            format!("{said}, but not where MUSTER_CONTEXT is set as it is here, to {exported:?}")
+        }
+        None => said,
+    }
+}
+
+/// Says what was forgotten on the way, if anything was.
+fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<Option<String>, Failure> {
+    let mut forgotten = None;
     if let Some(server) = &flags.server {
         parse_server(server).map_err(|why| Failure::Usage(format!("{server:?} from --server {why}")))?;
         if context.server.as_ref() != Some(server) {
-            // A login goes to the control that it was made for.
-            context.login = None;
+            // Both go to the control that they were made for, and nowhere else.
+            let had = context.login.take().map(|_| "login").or_else(|| {
+                let held = context.server.is_some() && token.is_none();
+                let kept = if held { context.token.take() } else { None };
+                kept.map(|_| "token")
+            });
+            forgotten = had.map(|what| format!("its {what} was for another server, and is forgotten"));
         }
         context.server = Some(server.clone());
     }
@@ -102,16 +144,21 @@ fn merge(context: &mut Context, flags: &Flags, token: Option<Secret>) -> Result<
         // The context is used from any directory.
         let path =
             std::path::absolute(file).map_err(Failure::local(format!("the path of {}", file.display())))?;
+        File::open(&path)
+            .map_err(|err| Failure::Usage(format!("{} from --ca-file: {err}", path.display())))?;
         context.ca_file = Some(path);
     }
     if let Some(project) = &flags.project {
+        project
+            .parse::<ProjectId>()
+            .map_err(|_| Failure::Usage(format!("{project:?} from --project is not a project's id")))?;
         context.project = Some(project.clone());
     }
     if token.is_some() {
         context.token = token;
         context.login = None;
     }
-    Ok(())
+    Ok(forgotten)
 }
 
 fn read_token(args: &SetArgs) -> Result<Option<Secret>, Failure> {
@@ -168,6 +215,8 @@ fn table(contexts: &[Shown<'_>], _wide: bool) -> Table {
 mod tests {
     use super::*;
 
+    const PROJECT: &str = "01900000-0000-7000-8000-000000000001";
+
     #[test]
     fn setting_one_piece_leaves_the_others() {
         let mut context = Context::default();
@@ -182,12 +231,14 @@ mod tests {
         )
         .unwrap();
         let project = Flags {
-            project: Some("p".into()),
+            project: Some(PROJECT.into()),
             ..Flags::default()
         };
         merge(&mut context, &project, None).unwrap();
         assert_eq!(context.server.as_deref(), Some("https://c:1"));
-        assert_eq!(context.project.as_deref(), Some("p"));
+        assert_eq!(context.project.as_deref(), Some(PROJECT));
+        assert!(context.token.is_some());
+        assert_eq!(merge(&mut context, &server, None).unwrap(), None);
         assert!(context.token.is_some());
         assert!(
             merge(
@@ -200,6 +251,47 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn a_token_is_forgotten_with_its_server() {
+        let to = |server: &str| Flags {
+            server: Some(server.into()),
+            ..Flags::default()
+        };
+        let token = || Some(Secret::parse("tok", "a test").unwrap());
+        let mut context = Context::default();
+        merge(&mut context, &Flags::default(), token()).unwrap();
+        // Until it has a server, it may be for any.
+        assert_eq!(merge(&mut context, &to("https://a:1"), None).unwrap(), None);
+        assert!(context.token.is_some());
+        let said = merge(&mut context, &to("https://b:1"), None).unwrap().unwrap();
+        assert!(said.contains("token"), "{said}");
+        assert!(context.token.is_none());
+        merge(&mut context, &to("https://c:1"), token()).unwrap();
+        assert!(context.token.is_some());
+    }
+
+    #[test]
+    fn what_could_not_be_used_is_not_kept() {
+        let bad_project = Flags {
+            project: Some("garbage".into()),
+            ..Flags::default()
+        };
+        let no_file = Flags {
+            ca_file: Some("/nowhere/ca.pem".into()),
+            ..Flags::default()
+        };
+        for flags in [bad_project, no_file] {
+            assert!(merge(&mut Context::default(), &flags, None).is_err());
+        }
+    }
+
+    #[test]
+    fn a_variable_that_wins_is_named() {
+        assert_eq!(used("b", None), "context \"b\" is used from now on");
+        assert_eq!(used("b", Some("b".into())), used("b", Some(String::new())));
+        assert!(used("b", Some("a".into())).ends_with("MUSTER_CONTEXT is set as it is here, to \"a\""));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     issuer::{Device, Issuer, Tokens},
-    session::Session,
+    session::{Session, exported},
     settings::Settings,
     table::Table,
     text,
@@ -41,7 +41,7 @@ pub(crate) async fn login(session: &Session, args: LoginArgs) -> Result<Exit, Fa
     let name = chosen(session, &contexts).unwrap_or_else(|| CONTEXT_DEFAULT.to_owned());
     contexts.contexts.entry(name.clone()).or_default();
     contexts.current.get_or_insert_with(|| name.clone());
-    let settings = Settings::resolve(&session.flags, &|name| std::env::var(name).ok(), &contexts)?;
+    let settings = Settings::resolve(&session.flags, &exported()?, &contexts)?;
     if session.flags.context.is_none() {
         refuse_to_replace(&name, &settings, contexts.contexts.get(&name))?;
     }

@@ -1,6 +1,9 @@
 //! What a command works with: the screen, the settings, and control when it is needed.
 
-use std::path::PathBuf;
+use std::{
+    env::{self, VarError},
+    path::PathBuf,
+};
 
 use muster_shared::ids::ProjectId;
 
@@ -9,12 +12,22 @@ use crate::{
     contexts_file::{self, Contexts},
     failure::Failure,
     render::Screen,
-    settings::{Flags, Settings},
+    settings::{Flags, Settings, VARIABLES},
 };
 
 pub(crate) struct Session {
     pub(crate) screen: Screen,
     pub(crate) flags: Flags,
+}
+
+/// The variables as they are. One that is no text is not taken for unset: another control would be asked.
+pub(crate) fn exported() -> Result<impl Fn(&str) -> Option<String>, Failure> {
+    for name in VARIABLES {
+        if let Err(VarError::NotUnicode(_)) = env::var(name) {
+            return Err(Failure::Usage(format!("{name} is not UTF-8")));
+        }
+    }
+    Ok(|name: &str| env::var(name).ok())
 }
 
 impl Session {
@@ -32,7 +45,7 @@ impl Session {
             // Without a home there are no contexts; flags and the environment may well be enough.
             Err(_) => Contexts::default(),
         };
-        Settings::resolve(&self.flags, &|name| std::env::var(name).ok(), &contexts)
+        Settings::resolve(&self.flags, &exported()?, &contexts)
     }
 
     pub(crate) fn contexts_path(&self) -> Result<PathBuf, Failure> {

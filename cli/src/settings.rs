@@ -1,5 +1,6 @@
 //! Which control, which token, which CA, which project: flags win over the environment, the environment over the
-//! context.
+//! context, unless that was named by a flag: what is typed wins over what was exported, or one fleet would be addressed
+//! where another was named.
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use reqwest::Url;
 use crate::{
     contexts_file::{Context, Contexts, Login, Secret},
     failure::Failure,
+    text,
 };
 
 /// What every command takes comes after what it alone takes.
@@ -26,7 +28,7 @@ pub(crate) struct Flags {
     /// The project's id [env: MUSTER_PROJECT]
     #[arg(long, global = true, value_name = "ID", help_heading = GLOBAL)]
     pub(crate) project: Option<String>,
-    /// A context of the context file [env: MUSTER_CONTEXT]
+    /// A context of the context file; named here, it wins over the variables [env: MUSTER_CONTEXT]
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) context: Option<String>,
 }
@@ -42,8 +44,15 @@ struct Given<T> {
 enum Token {
     Text(String),
     File(PathBuf),
-    Kept(Secret),
-    Login { context: String, login: Box<Login> },
+    Kept {
+        secret: Secret,
+        /// Of its context: it goes nowhere else.
+        server: Option<String>,
+    },
+    Login {
+        context: String,
+        login: Box<Login>,
+    },
 }
 
 /// What was given, each piece from the first place that gives it.
@@ -56,6 +65,15 @@ pub(crate) struct Settings {
 }
 
 /// The variables that count; an empty one is as good as unset.
+pub(crate) const VARIABLES: [&str; 6] = [
+    "MUSTER_SERVER",
+    "MUSTER_TOKEN",
+    "MUSTER_TOKEN_FILE",
+    "MUSTER_CA_FILE",
+    "MUSTER_PROJECT",
+    "MUSTER_CONTEXT",
+];
+
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Settings {
@@ -63,54 +81,71 @@ impl Settings {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let (name, context) = chosen(flags, &env, contexts)?;
         let of_context = format!("context {name:?}");
+        let typed = flags.context.is_some();
         let first = |flag: &Option<String>, option: &str, variable: &str, kept: Option<String>| {
-            let flag = flag.clone().map(|value| Given {
-                value,
-                origin: option.to_owned(),
-            });
-            flag.or_else(|| {
-                env(variable).map(|value| Given {
-                    value,
-                    origin: variable.to_owned(),
-                })
-            })
-            .or_else(|| {
-                kept.map(|value| Given {
-                    value,
-                    origin: of_context.clone(),
-                })
-            })
+            let given = |value: &String, origin: &str| Given {
+                value: value.clone(),
+                origin: origin.to_owned(),
+            };
+            let exported = env(variable).map(|value| given(&value, variable));
+            let kept = kept.map(|value| given(&value, &of_context));
+            let rest = if typed {
+                kept.or(exported)
+            } else {
+                exported.or(kept)
+            };
+            flag.as_ref().map(|value| given(value, option)).or(rest)
         };
-        let text = env("MUSTER_TOKEN").map(|t| Given {
-            value: Token::Text(t),
-            origin: "MUSTER_TOKEN".into(),
-        });
-        let file = || {
-            let path = PathBuf::from(env("MUSTER_TOKEN_FILE")?);
-            Some(Given {
-                origin: format!("{} (MUSTER_TOKEN_FILE)", path.display()),
-                value: Token::File(path),
+        let server = first(&flags.server, "--server", "MUSTER_SERVER", context.server.clone());
+        let exported = || {
+            let text = env("MUSTER_TOKEN").map(|text| Given {
+                value: Token::Text(text),
+                origin: "MUSTER_TOKEN".to_owned(),
+            });
+            text.or_else(|| {
+                let path = PathBuf::from(env("MUSTER_TOKEN_FILE")?);
+                Some(Given {
+                    origin: format!("{} (MUSTER_TOKEN_FILE)", path.display()),
+                    value: Token::File(path),
+                })
             })
         };
         let kept = || {
-            let login = context.login.map(|login| Token::Login {
+            let login = context.login.clone().map(|login| Token::Login {
                 context: name.clone(),
                 login: Box::new(login),
             });
+            let secret = || {
+                Some(Token::Kept {
+                    secret: context.token.clone()?,
+                    server: context.server.clone(),
+                })
+            };
             Some(Given {
-                value: login.or_else(|| context.token.map(Token::Kept))?,
+                value: login.or_else(secret)?,
                 origin: of_context.clone(),
             })
         };
+        let (exported_ca, kept_ca) = (env("MUSTER_CA_FILE").map(PathBuf::from), context.ca_file.clone());
+        let ca_file = flags.ca_file.clone().or(if typed {
+            kept_ca.or(exported_ca)
+        } else {
+            exported_ca.or(kept_ca)
+        });
         Ok(Self {
-            server: first(&flags.server, "--server", "MUSTER_SERVER", context.server),
-            project: first(&flags.project, "--project", "MUSTER_PROJECT", context.project),
-            ca_file: flags
-                .ca_file
-                .clone()
-                .or_else(|| env("MUSTER_CA_FILE").map(PathBuf::from))
-                .or(context.ca_file),
-            token: text.or_else(file).or_else(kept),
+            token: if typed {
+                kept().or_else(exported)
+            } else {
+                exported().or_else(kept)
+            },
+            server,
+            ca_file,
+            project: first(
+                &flags.project,
+                "--project",
+                "MUSTER_PROJECT",
+                context.project.clone(),
+            ),
         })
     }
 
@@ -149,8 +184,21 @@ impl Settings {
     pub(crate) fn login(&self) -> Option<(&str, &Login)> {
         match &self.token.as_ref()?.value {
             Token::Login { context, login } => Some((context, login)),
-            Token::Text(_) | Token::File(_) | Token::Kept(_) => None,
+            Token::Text(_) | Token::File(_) | Token::Kept { .. } => None,
         }
+    }
+
+    fn must_be_for(&self, kept_for: Option<&str>, origin: &str) -> Result<(), Failure> {
+        let Some(kept_for) = kept_for else {
+            return Ok(());
+        };
+        if goes_to(kept_for, &self.server()?) {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "the token of {origin} is for {}, and goes nowhere else; choose another context, or give a token",
+            text::line(kept_for)
+        )))
     }
 
     pub(crate) fn token(&self) -> Result<Secret, Failure> {
@@ -165,10 +213,18 @@ impl Settings {
         match value {
             Token::Text(text) => Secret::parse(text, origin),
             Token::File(path) => Secret::of_file(path, origin),
-            Token::Kept(secret) => Secret::parse(secret.expose(), origin),
+            Token::Kept { secret, server } => {
+                self.must_be_for(server.as_deref(), origin)?;
+                Secret::parse(secret.expose(), origin)
+            }
             Token::Login { login, .. } => Ok(login.access_token.clone()),
         }
     }
+}
+
+/// A token that was kept for one control is not shown to another.
+fn goes_to(kept_for: &str, asked: &Url) -> bool {
+    parse_server(kept_for).is_ok_and(|kept_for| kept_for.origin() == asked.origin())
 }
 
 fn chosen(

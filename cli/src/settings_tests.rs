@@ -59,6 +59,44 @@ fn flags_win_over_the_environment_and_that_over_the_context() {
 }
 
 #[test]
+fn a_context_that_is_typed_wins_over_what_was_exported() {
+    let env = [
+        ("MUSTER_SERVER", "https://env:1"),
+        ("MUSTER_CA_FILE", "/env.pem"),
+        ("MUSTER_TOKEN", "env-token"),
+        ("MUSTER_PROJECT", "garbage"),
+    ];
+    let mut flags = Flags {
+        context: Some("test".into()),
+        ..Flags::default()
+    };
+    let settings = resolve(&flags, &env, &contexts()).unwrap();
+    assert_eq!(host(&settings), "test");
+    assert_eq!(settings.ca_file().unwrap(), &PathBuf::from("/test.pem"));
+    assert_eq!(settings.token().unwrap().expose(), "test-token");
+    assert_eq!(settings.project().unwrap().to_string(), PROJECT);
+    // What it does not have may come from there.
+    let mut contexts = contexts();
+    contexts.contexts.get_mut("test").unwrap().token = None;
+    let settings = resolve(&flags, &env, &contexts).unwrap();
+    assert_eq!(settings.token().unwrap().expose(), "env-token");
+    flags.server = Some("https://flag:1".into());
+    assert_eq!(host(&resolve(&flags, &env, &contexts).unwrap()), "flag");
+}
+
+#[test]
+fn a_kept_token_goes_to_its_server_alone() {
+    let to = |server: &str| Flags {
+        server: Some(server.into()),
+        ..Flags::default()
+    };
+    let token = |flags: &Flags| resolve(flags, &[], &contexts()).unwrap().token();
+    assert_eq!(token(&to("https://prod:1/")).unwrap().expose(), "prod-token");
+    let words = token(&to("https://other:1")).unwrap_err().words();
+    assert!(words.contains("https://prod:1"), "{words}");
+}
+
+#[test]
 fn the_context_is_chosen_by_flag_then_variable_then_file() {
     let env = [("MUSTER_CONTEXT", "test")];
     assert_eq!(

@@ -1,6 +1,8 @@
 //! `muster` as people type it and as programs read it.
 
-use muster_tests::prelude::*;
+use std::os::unix::ffi::OsStrExt as _;
+
+use muster_tests::{operator::said_by, prelude::*};
 
 const OK: &str = "#!/bin/sh\necho \"hello ${MUSTER_PARAM_WHO:-nobody}\"\n";
 
@@ -108,7 +110,7 @@ async fn every_ending_has_its_own_exit_code() {
     distrust
         .env("MUSTER_CA_FILE", &world.operator.ca_file)
         .arg("nodes");
-    let _ = muster_tests::operator::said_by(distrust).await.expect(7);
+    let _ = said_by(distrust).await.expect(7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,7 +241,7 @@ async fn tables_are_for_people() {
         .await;
     let mut waiting = world.operator.muster_command();
     waiting.args(["run", "wait", "--all", "--wait", "-o", "json"]);
-    let waiting = tokio::spawn(muster_tests::operator::said_by(waiting));
+    let waiting = tokio::spawn(said_by(waiting));
     until("it runs", async || {
         world
             .operator
@@ -255,4 +257,31 @@ async fn tables_are_for_people() {
     std::fs::write(node.dir.join("go"), "").unwrap();
     let said = waiting.await.unwrap().expect(0);
     assert_eq!(said.json()["status"], "succeeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_context_that_is_typed_is_the_one_that_is_asked() {
+    let world = World::new().await;
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let gone = ["context", "set", "gone", "--server", "https://127.0.0.1:1"];
+    let _ = muster(&gone).await.expect(0);
+    // What is exported names a control that answers.
+    let _ = muster(&["nodes"]).await.expect(0);
+    let said = muster(&["--context", "gone", "nodes"]).await.expect(7);
+    assert_eq!(said.stdout, "");
+
+    let mut without_a_text = world.operator.muster_command();
+    without_a_text
+        .args(["nodes"])
+        .env("MUSTER_PROJECT", std::ffi::OsStr::from_bytes(b"\xff"));
+    let said = said_by(without_a_text).await.expect(2);
+    assert!(
+        said.stderr.contains("MUSTER_PROJECT is not UTF-8"),
+        "{}",
+        said.stderr
+    );
+
+    let _ = muster(&["context", "rm", "gone"]).await.expect(0);
+    let said = muster(&["--context", "gone", "nodes"]).await.expect(2);
+    assert!(said.stderr.contains("no context is named"), "{}", said.stderr);
 }
