@@ -44,7 +44,7 @@ impl Exit {
             Self::NoMatch => "no node matched, or none passed the gates",
             Self::Unreachable => "control or the issuer cannot be reached, or its certificate does not hold",
             Self::WaitOver => "--wait-timeout ended the waiting; the execution goes on",
-            Self::Interrupted => "interrupted while waiting; an execution goes on",
+            Self::Interrupted => "interrupted; what was dispatched goes on",
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt::Write as _, io, time::Duration};
 
-use muster_shared::{ids::ExecutionId, wire::Problem};
+use muster_shared::{
+    ids::{ActionName, ExecutionId},
+    wire::Problem,
+};
 
 use crate::{exit::Exit, problem, text};
 
@@ -43,6 +46,10 @@ pub(crate) enum Failure {
     Interrupted {
         execution: ExecutionId,
     },
+    /// Before control had answered a dispatch, which it may have made.
+    InterruptedSending {
+        action: ActionName,
+    },
 }
 
 impl Failure {
@@ -72,7 +79,8 @@ impl Failure {
             | Self::Unexpected(_)
             | Self::Local { .. }
             | Self::WaitOver { .. }
-            | Self::Interrupted { .. } => false,
+            | Self::Interrupted { .. }
+            | Self::InterruptedSending { .. } => false,
         }
     }
 
@@ -93,7 +101,8 @@ impl Failure {
             | Self::Unexpected(_)
             | Self::Local { .. }
             | Self::WaitOver { .. }
-            | Self::Interrupted { .. } => None,
+            | Self::Interrupted { .. }
+            | Self::InterruptedSending { .. } => None,
         }
     }
 
@@ -111,7 +120,7 @@ impl Failure {
             Self::Unreachable(_) | Self::Untrusted(_) | Self::IssuerUnreachable(_) => Exit::Unreachable,
             Self::Unexpected(_) | Self::Local { .. } => Exit::Other,
             Self::WaitOver { .. } => Exit::WaitOver,
-            Self::Interrupted { .. } => Exit::Interrupted,
+            Self::Interrupted { .. } | Self::InterruptedSending { .. } => Exit::Interrupted,
         }
     }
 
@@ -139,6 +148,11 @@ impl Failure {
             Self::Interrupted { execution } => write!(
                 words,
                 "stopped waiting; the execution goes on. To watch it:\n  muster execution watch {execution}"
+            ),
+            // What was resent as often as that goes lasts for less than these five minutes.
+            Self::InterruptedSending { action } => write!(
+                words,
+                "interrupted; it may have been dispatched all the same: muster executions --action {action} --since 5m"
             ),
         };
         words

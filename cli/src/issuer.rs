@@ -308,7 +308,8 @@ fn lost(peer: &Peer, err: &reqwest::Error) -> Failure {
         | Failure::Unexpected(_)
         | Failure::Local { .. }
         | Failure::WaitOver { .. }
-        | Failure::Interrupted { .. }) => failure,
+        | Failure::Interrupted { .. }
+        | Failure::InterruptedSending { .. }) => failure,
     }
 }
 

@@ -139,9 +139,13 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         preview::show(screen, &preview)?;
         return Ok(Exit::Success);
     }
-    let dispatched: Execution = resend::until_answered(&client, &dispatch, &request)
-        .await
-        .map_err(|err| err.about_selector(request.selector.as_deref()))?;
+    // The handler stands before anything is sent: from there on, that nothing was done is not known.
+    let dispatched: Execution = tokio::select! {
+        biased;
+        () = wait::interrupted() => return Err(Failure::InterruptedSending { action: args.action }),
+        answered = resend::until_answered(&client, &dispatch, &request) => answered,
+    }
+    .map_err(|err| err.about_selector(request.selector.as_deref()))?;
     screen.say(&announcement(&dispatched));
     if !args.wait {
         match screen.format() {

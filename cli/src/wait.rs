@@ -55,17 +55,19 @@ pub(crate) async fn until_ended(
             None => future::pending().await,
         }
     };
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // Where the signal cannot be caught, it ends the program by itself.
-            future::pending::<()>().await;
-        }
-    };
     tokio::select! {
         settled = follow::until_settled(client, project, execution.id, &mut tell) => settled,
         () = ended.notified() => execution::read(client, project, execution.id).await,
         () = over => Err(Failure::WaitOver { execution: execution.id, limit: limit.unwrap_or_default() }),
-        () = interrupted => Err(Failure::Interrupted { execution: execution.id }),
+        () = interrupted() => Err(Failure::Interrupted { execution: execution.id }),
+    }
+}
+
+/// Ends with the next Ctrl-C.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Where the signal cannot be caught, it ends the program by itself.
+        future::pending::<()>().await;
     }
 }
 

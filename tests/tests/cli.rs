@@ -256,3 +256,49 @@ async fn tables_are_for_people() {
     let said = waiting.await.unwrap().expect(0);
     assert_eq!(said.json()["status"], "succeeded");
 }
+
+/// A program that takes a request and never answers it.
+async fn silent() -> (String, tokio::sync::oneshot::Receiver<()>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (asked, heard) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("somebody connects");
+        let mut head = [0; 64];
+        let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut head).await;
+        let _ = asked.send(());
+        std::future::pending::<()>().await;
+    });
+    (format!("http://127.0.0.1:{port}"), heard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_interrupts_a_dispatch_is_told_that_it_may_have_been_made() {
+    let world = World::new().await;
+    let (server, heard) = silent().await;
+    let mut command = world.operator.through(server).muster_command();
+    command
+        .args(["run", "ping", "--all", "--wait"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let child = command.spawn().expect("it starts");
+    heard.await.expect("the dispatch is sent");
+    interrupt(&child);
+    let ended = child.wait_with_output().await.expect("it ends");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stderr),
+        "muster: interrupted; it may have been dispatched all the same: muster executions --action ping --since 5m\n"
+    );
+}
+
+/// Ctrl-C.
+fn interrupt(child: &tokio::process::Child) {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw).expect("it runs");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("an own child can be signalled");
+}
