@@ -307,8 +307,8 @@ fn lost(peer: &Peer, err: &reqwest::Error) -> Failure {
         | Failure::NotSignedIn(_)
         | Failure::Unexpected(_)
         | Failure::Local { .. }
-        | Failure::WaitOver { .. }
-        | Failure::Interrupted { .. }
+        | Failure::StreamEnded(_)
+        | Failure::Stopped(_)
         | Failure::InterruptedSending { .. }) => failure,
     }
 }

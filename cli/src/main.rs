@@ -35,6 +35,7 @@ mod resend;
 mod run;
 mod session;
 mod settings;
+mod stopped;
 mod table;
 mod target;
 mod text;

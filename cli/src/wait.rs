@@ -17,6 +17,7 @@ use crate::{
     follow::{self, News},
     progress::Progress,
     render::Screen,
+    stopped::{Stopped, Why},
 };
 
 /// Ends with the settled execution, however often control goes away meanwhile.
@@ -55,12 +56,22 @@ pub(crate) async fn until_ended(
             None => future::pending().await,
         }
     };
-    tokio::select! {
-        settled = follow::until_settled(client, project, execution.id, &mut tell) => settled,
-        () = ended.notified() => execution::read(client, project, execution.id).await,
-        () = over => Err(Failure::WaitOver { execution: execution.id, limit: limit.unwrap_or_default() }),
-        () = interrupted() => Err(Failure::Interrupted { execution: execution.id }),
-    }
+    let waited = tokio::select! {
+        settled = follow::until_settled(client, project, execution.id, &mut tell) => settled.map_err(failed),
+        () = ended.notified() => execution::read(client, project, execution.id).await.map_err(failed),
+        () = over => Err(Why::Over(limit.unwrap_or_default())),
+        () = interrupted() => Err(Why::Interrupted),
+    };
+    waited.map_err(|why| {
+        Failure::Stopped(Stopped {
+            execution: execution.id,
+            why,
+        })
+    })
+}
+
+fn failed(failure: Failure) -> Why {
+    Why::Failed(Box::new(failure))
 }
 
 /// Ends with the next Ctrl-C.
