@@ -44,9 +44,9 @@ impl Exit {
             Self::NoMatch => "no node matched, or none passed the gates",
             Self::Unreachable => "control or the issuer cannot be reached, or its certificate does not hold",
             Self::WaitOver => {
-                "stopped waiting: the time is over, or control no longer let it watch; an execution goes on"
+                "stopped waiting: the time is over, or control no longer let it watch; an execution goes on, a cancel stands"
             }
-            Self::Interrupted => "interrupted; what was dispatched goes on",
+            Self::Interrupted => "interrupted; what was dispatched goes on, a cancel stands",
         }
     }
 

@@ -1,4 +1,5 @@
 //! A wait for an execution that ended before the execution did: by its limit, by Ctrl-C, by a refusal.
+//! What it was for stands all the same.
 
 use std::time::Duration;
 
@@ -10,6 +11,23 @@ use crate::{exit::Exit, failure::Failure, text};
 pub(crate) struct Stopped {
     pub(crate) execution: ExecutionId,
     pub(crate) why: Why,
+    pub(crate) stands: Stands,
+}
+
+/// What was asked for before the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stands {
+    Execution,
+    Cancel,
+}
+
+impl Stands {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Execution => "the execution goes on. To watch it",
+            Self::Cancel => "the cancel stands. To watch the execution",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -36,7 +54,8 @@ impl Stopped {
             Why::Failed(failure) => format!("{}\n", failure.what()),
         };
         format!(
-            "{why}the execution goes on. To watch it:\n  muster execution watch {}",
+            "{why}{}:\n  muster execution watch {}",
+            self.stands.words(),
             self.execution
         )
     }
@@ -52,6 +71,7 @@ mod tests {
         Failure::Stopped(Stopped {
             execution: ExecutionId::mint(Timestamp::from_millis(0), [1; 10]),
             why,
+            stands: Stands::Execution,
         })
     }
 
@@ -80,5 +100,28 @@ mod tests {
                 .words()
                 .starts_with("muster: stopped waiting; the execution goes on. ")
         );
+    }
+
+    #[test]
+    fn a_cancel_stands_however_its_wait_ended() {
+        let why = [
+            Why::Over(Duration::from_secs(5)),
+            Why::Interrupted,
+            Why::Failed(Box::new(Failure::NotSignedIn("the login has ended".to_owned()))),
+        ];
+        for why in why {
+            let execution = ExecutionId::mint(Timestamp::from_millis(0), [1; 10]);
+            let stands = Stands::Cancel;
+            let words = Stopped {
+                execution,
+                why,
+                stands,
+            }
+            .words();
+            assert!(
+                words.contains("the cancel stands. To watch the execution:") && !words.contains("goes on"),
+                "{words}"
+            );
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     follow::{self, News},
     progress::Progress,
     render::Screen,
-    stopped::{Stopped, Why},
+    stopped::{Stands, Stopped, Why},
 };
 
 /// Ends with the settled execution, however often control goes away meanwhile.
@@ -28,17 +28,37 @@ pub(crate) async fn until_settled(
     limit: Option<Duration>,
     screen: &Screen,
 ) -> Result<Execution, Failure> {
-    until_ended(client, project, (execution, None), limit, screen).await
+    let wait = Wait {
+        execution,
+        node: None,
+        limit,
+        stands: Stands::Execution,
+    };
+    until_ended(client, project, &wait, screen).await
 }
 
-/// The same, or no longer than until one node has ended it.
+/// What is waited for, and for how long.
+pub(crate) struct Wait<'a> {
+    pub(crate) execution: &'a Execution,
+    /// No longer than until this node has ended it.
+    pub(crate) node: Option<NodeId>,
+    pub(crate) limit: Option<Duration>,
+    pub(crate) stands: Stands,
+}
+
+/// The same for any wait.
 pub(crate) async fn until_ended(
     client: &Client,
     project: ProjectId,
-    (execution, node): (&Execution, Option<NodeId>),
-    limit: Option<Duration>,
+    wait: &Wait<'_>,
     screen: &Screen,
 ) -> Result<Execution, Failure> {
+    let Wait {
+        execution,
+        node,
+        limit,
+        stands,
+    } = *wait;
     let mut progress = Progress::new(screen, execution);
     let ended = Notify::new();
     let mut tell = |news: News| {
@@ -66,6 +86,7 @@ pub(crate) async fn until_ended(
         Failure::Stopped(Stopped {
             execution: execution.id,
             why,
+            stands,
         })
     })
 }
