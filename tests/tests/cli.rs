@@ -257,6 +257,49 @@ async fn tables_are_for_people() {
     assert_eq!(said.json()["status"], "succeeded");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_early_still_names_the_execution() {
+    let world = World::new().await;
+    let _node = world
+        .node("one")
+        .hook("slow", "#!/bin/sh\nsleep 60\n")
+        .start()
+        .await;
+    let early = ["run", "slow", "--all", "--wait", "--wait-timeout", "1s", "-o"];
+    let muster = async |format| {
+        world
+            .operator
+            .muster(&[&early[..], &[format]].concat())
+            .await
+            .expect(8)
+    };
+    let said = muster("json").await;
+    let id = said.json()["id"].as_str().expect("it has an id").to_owned();
+    assert!(said.stderr.contains(&format!("execution watch {id}")), "{said:?}");
+    assert_eq!(said.json()["targets"].as_array().map(Vec::len), Some(1));
+    let named = muster("name").await;
+    let id: ExecutionId = named.stdout.trim().parse().expect("an id alone");
+    assert!(muster("table").await.stdout.is_empty());
+
+    let mut command = world.operator.muster_command();
+    command
+        .args(["execution", "watch", &id.to_string(), "-o", "json"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().expect("it starts");
+    let mut told = child.stderr.take().expect("it is piped");
+    let _ = tokio::io::AsyncReadExt::read_u8(&mut told)
+        .await
+        .expect("it tells what it sees");
+    interrupt(&child);
+    let ended = child.wait_with_output().await.expect("it ends");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    let shown: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!(shown["id"], json!(id));
+}
+
 /// A program that takes a request and never answers it.
 async fn silent() -> (String, tokio::sync::oneshot::Receiver<()>) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
