@@ -62,17 +62,18 @@ async fn every_ending_has_its_own_exit_code() {
         "a secret is in the message: {}",
         denied.stderr
     );
+
+    // Nobody.
     good.replace_hook("changes", "#!/bin/sh\necho changed\n").await;
     let said = muster(&["run", "changes", "-l", "story-node=good", "--wait"])
         .await
-        .expect(5);
+        .expect(6);
     assert!(
         said.stderr.contains("hook_integrity_violation"),
         "{}",
         said.stderr
     );
-
-    // Nobody.
+    let _ = muster(&["run", "no-such-hook", "--all"]).await.expect(6);
     let _ = muster(&["run", "ping", "-l", "role=nobody", "--wait"])
         .await
         .expect(6);
