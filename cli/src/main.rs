@@ -33,6 +33,7 @@ mod reach;
 mod render;
 mod resend;
 mod run;
+mod seconds;
 mod session;
 mod settings;
 mod stopped;
