@@ -16,7 +16,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ParamArgs {
-    /// A parameter: KEY=TEXT, read as the number, list or truth value that the action declares there; KEY:=JSON in any case
+    /// A parameter: KEY=TEXT, read as the number, list or truth value that the action declares there; KEY:=JSON in any case.
+    /// Others on this machine can read it while the command runs: a secret goes through --params-file -
     #[arg(short = 'p', long = "param", value_name = "KEY=TEXT", value_parser = parameter_text::parse)]
     params: Vec<(String, Value)>,
     /// A JSON object with parameters; - is standard input. -p wins over it
