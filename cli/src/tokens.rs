@@ -139,6 +139,14 @@ impl AnyToken {
         }
     }
 
+    /// Whether it has admitted all that it could.
+    const fn is_used_up(&self) -> bool {
+        match self {
+            Self::Operator(_) => false,
+            Self::Bootstrap(token) => token.uses >= token.uses_max,
+        }
+    }
+
     fn row(&self, now: Timestamp) -> [Cell; 7] {
         let (kind, name, made, by, expires, revoked) = match self {
             Self::Operator(token) => (
@@ -161,6 +169,7 @@ impl AnyToken {
         let state = match (revoked, expires) {
             (Some(_), _) => Cell::odd("revoked"),
             (None, Some(at)) if at <= now => Cell::odd("expired"),
+            (None, _) if self.is_used_up() => Cell::odd("used up"),
             (None, _) => Cell::good("valid"),
         };
         [
@@ -314,6 +323,33 @@ fn given_labels(raw: &str) -> Result<Labels, labels::BadLabel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_that_admitted_all_that_it_could_is_not_valid() {
+        let state = |uses, expires| {
+            let token = AnyToken::Bootstrap(BootstrapTokenState {
+                id: RowId::mint(Timestamp::from_millis(0), [1; 10]),
+                project_id: ProjectId::mint(Timestamp::from_millis(0), [2; 10]),
+                labels: Labels::new(),
+                uses,
+                uses_max: 2,
+                issued_by: "token:1".to_owned(),
+                created_at: Timestamp::from_millis(0),
+                expires_at: Timestamp::from_millis(expires),
+                revoked_at: None,
+            });
+            let mut table = Table::new(&[""; 6], &[""], true);
+            table.row(token.row(Timestamp::from_millis(1_000)));
+            table.render(false)
+        };
+        assert!(
+            state(1, 9_000).contains("1 of 2 uses  valid"),
+            "{}",
+            state(1, 9_000)
+        );
+        assert!(state(2, 9_000).contains("2 of 2 uses  used up"));
+        assert!(state(2, 1_000).contains("2 of 2 uses  expired"));
+    }
 
     #[test]
     fn no_token_and_no_former_secret_lasts_for_nothing_by_a_fraction() {
