@@ -130,6 +130,20 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_run_names_the_way_for_a_secret_and_the_bounds_of_the_timeout() {
+        let mut command = Cli::command();
+        let run = command.find_subcommand_mut("run").unwrap();
+        let help = run.render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in [
+            "a secret goes through --params-file -",
+            "at most 24h. 30 means seconds",
+        ] {
+            assert!(help.contains(said), "{help}");
+        }
+    }
+
+    #[test]
     fn raw_bytes_are_asked_of_an_output_alone() {
         let takes = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().takes_format();
         assert!(!takes("muster nodes -o raw"));

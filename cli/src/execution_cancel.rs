@@ -10,8 +10,17 @@ use muster_shared::{
 };
 
 use crate::{
-    client::Route, execution, execution_show, exit::Exit, failure::Failure, lookup, problem, render::Screen,
-    session::Session, table::Table, text, wait,
+    client::Route,
+    execution, execution_show,
+    exit::Exit,
+    failure::Failure,
+    lookup, problem,
+    render::Screen,
+    session::Session,
+    stopped::Stands,
+    table::Table,
+    text,
+    wait::{self, Wait},
 };
 
 #[derive(Args, Debug)]
@@ -56,14 +65,13 @@ pub(crate) async fn run(session: &Session, args: &CancelArgs) -> Result<Exit, Fa
     let execution = if is_over(&answer) {
         execution::read(&client, project, args.id).await?
     } else {
-        wait::until_ended(
-            &client,
-            project,
-            (&answer.execution, node),
-            args.wait_timeout,
-            screen,
-        )
-        .await?
+        let wait = Wait {
+            execution: &answer.execution,
+            node,
+            limit: args.wait_timeout,
+            stands: Stands::Cancel,
+        };
+        wait::until_ended(&client, project, &wait, screen).await?
     };
     execution_show::report(screen, &execution)?;
     Ok(exit_of(&execution, node))
@@ -107,7 +115,7 @@ fn announcement(answer: &CancelResponse) -> String {
         parts.push(format!("cancelled it on {}", text::count(cancelled, "node")));
     }
     if asked > 0 {
-        parts.push(format!("asked {} to", text::count(asked, "node")));
+        parts.push(format!("asked {} to end it", text::count(asked, "node")));
     }
     if settled > 0 {
         parts.push(format!("it had ended on {}", text::count(settled, "node")));
@@ -193,7 +201,7 @@ mod tests {
         );
         assert_eq!(
             announcement(&answer()),
-            "cancelled it on 1 node; asked 1 node to; it had ended on 1 node"
+            "cancelled it on 1 node; asked 1 node to end it; it had ended on 1 node"
         );
     }
 

@@ -29,10 +29,10 @@ pub(crate) struct ListArgs {
     /// Only those that had a node among their targets which has these labels now
     #[arg(short = 'l', long, value_parser = parse_selector)]
     selector: Option<String>,
-    /// Only those made since: 2h ago, or an instant such as 2026-01-31T12:00:00Z
+    /// Only those made since: 2h (ago), or an instant such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     since: Option<Timestamp>,
-    /// Only those made before: 2h ago, or an instant
+    /// Only those made before: 2h (ago), or an instant
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     until: Option<Timestamp>,
     /// How many [default: 50]

@@ -43,8 +43,10 @@ impl Exit {
             Self::Refused => "control or the issuer refused, or there is no such thing",
             Self::NoMatch => "no node matched, or none passed the gates",
             Self::Unreachable => "control or the issuer cannot be reached, or its certificate does not hold",
-            Self::WaitOver => "--wait-timeout ended the waiting; the execution goes on",
-            Self::Interrupted => "interrupted while waiting; an execution goes on",
+            Self::WaitOver => {
+                "stopped waiting: the time is over, or control no longer let it watch; an execution goes on, a cancel stands"
+            }
+            Self::Interrupted => "interrupted; what was dispatched goes on, a cancel stands",
         }
     }
 

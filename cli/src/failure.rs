@@ -1,10 +1,10 @@
 //! Everything that can end a command early, with its words and its exit code.
 
-use std::{fmt::Write as _, io, time::Duration};
+use std::{io, time::Duration};
 
-use muster_shared::{ids::ExecutionId, wire::Problem};
+use muster_shared::{ids::ActionName, wire::Problem};
 
-use crate::{exit::Exit, problem, text};
+use crate::{exit::Exit, problem, stopped::Stopped};
 
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -32,17 +32,13 @@ pub(crate) enum Failure {
     /// An answer that this program does not understand.
     Unexpected(String),
     /// Something on this machine went wrong.
-    Local {
-        doing: String,
-        err: io::Error,
-    },
-    WaitOver {
-        execution: ExecutionId,
-        limit: Duration,
-    },
-    Interrupted {
-        execution: ExecutionId,
-    },
+    Local { doing: String, err: io::Error },
+    /// Control told no more of an execution, and why; asked again, it may.
+    StreamEnded(String),
+    /// The waiting for an execution, before that had ended.
+    Stopped(Stopped),
+    /// Before control had answered a dispatch, which it may have made.
+    InterruptedSending { action: ActionName },
 }
 
 impl Failure {
@@ -62,7 +58,7 @@ impl Failure {
     /// Whether the same question may well be answered in a moment.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::IssuerUnreachable(_) => true,
+            Self::Unreachable(_) | Self::IssuerUnreachable(_) | Self::StreamEnded(_) => true,
             Self::Refused { problem, .. } => matches!(problem.status, 408 | 425 | 429 | 500..=599),
             Self::Usage(_)
             | Self::NoSuch(_)
@@ -71,8 +67,8 @@ impl Failure {
             | Self::NotSignedIn(_)
             | Self::Unexpected(_)
             | Self::Local { .. }
-            | Self::WaitOver { .. }
-            | Self::Interrupted { .. } => false,
+            | Self::Stopped(_)
+            | Self::InterruptedSending { .. } => false,
         }
     }
 
@@ -92,8 +88,9 @@ impl Failure {
             | Self::NotSignedIn(_)
             | Self::Unexpected(_)
             | Self::Local { .. }
-            | Self::WaitOver { .. }
-            | Self::Interrupted { .. } => None,
+            | Self::StreamEnded(_)
+            | Self::Stopped(_)
+            | Self::InterruptedSending { .. } => None,
         }
     }
 
@@ -106,41 +103,37 @@ impl Failure {
         match self {
             Self::Usage(_) => Exit::Usage,
             Self::Refused { problem, .. } => problem::exit(problem),
-            Self::NoSuch(_) | Self::NotSignedIn(_) => Exit::Refused,
+            Self::NoSuch(_) | Self::NotSignedIn(_) | Self::StreamEnded(_) => Exit::Refused,
             Self::NoMatch(_) => Exit::NoMatch,
             Self::Unreachable(_) | Self::Untrusted(_) | Self::IssuerUnreachable(_) => Exit::Unreachable,
             Self::Unexpected(_) | Self::Local { .. } => Exit::Other,
-            Self::WaitOver { .. } => Exit::WaitOver,
-            Self::Interrupted { .. } => Exit::Interrupted,
+            Self::Stopped(stopped) => stopped.exit(),
+            Self::InterruptedSending { .. } => Exit::Interrupted,
         }
     }
 
     /// What standard error shows, without the line break at its end.
     pub(crate) fn words(&self) -> String {
-        let mut words = "muster: ".to_owned();
-        // Writing into a String cannot fail.
-        let _ = match self {
-            Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => write!(words, "{what}"),
+        format!("muster: {}", self.what())
+    }
+
+    pub(crate) fn what(&self) -> String {
+        match self {
+            Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => what.clone(),
             Self::Refused {
                 problem, selector, ..
-            } => {
-                write!(words, "{}", problem::explain(problem, selector.as_deref()))
-            }
-            Self::Unreachable(why) | Self::Untrusted(why) => write!(words, "cannot reach control: {why}"),
-            Self::IssuerUnreachable(why) => write!(words, "cannot reach the issuer: {why}"),
-            Self::NotSignedIn(why) => write!(words, "not signed in: {why}"),
-            Self::Unexpected(what) => write!(words, "unexpected answer: {what}"),
-            Self::Local { doing, err } => write!(words, "{doing}: {err}"),
-            Self::WaitOver { execution, limit } => write!(
-                words,
-                "stopped waiting after {}; the execution goes on. To watch it:\n  muster execution watch {execution}",
-                text::took(*limit)
+            } => problem::explain(problem, selector.as_deref()),
+            Self::Unreachable(why) | Self::Untrusted(why) => format!("cannot reach control: {why}"),
+            Self::IssuerUnreachable(why) => format!("cannot reach the issuer: {why}"),
+            Self::NotSignedIn(why) => format!("not signed in: {why}"),
+            Self::Unexpected(what) => format!("unexpected answer: {what}"),
+            Self::Local { doing, err } => format!("{doing}: {err}"),
+            Self::StreamEnded(why) => format!("control ended the event stream: {why}"),
+            Self::Stopped(stopped) => stopped.words(),
+            // What was resent as often as that goes lasts for less than these five minutes.
+            Self::InterruptedSending { action } => format!(
+                "interrupted; it may have been dispatched all the same: muster executions --action {action} --since 5m"
             ),
-            Self::Interrupted { execution } => write!(
-                words,
-                "stopped waiting; the execution goes on. To watch it:\n  muster execution watch {execution}"
-            ),
-        };
-        words
+        }
     }
 }

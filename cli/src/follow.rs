@@ -14,6 +14,7 @@ use crate::{
     client::{Client, Route},
     execution,
     failure::Failure,
+    text,
 };
 
 /// The wait before the first reconnect, doubled for each further one.
@@ -25,7 +26,7 @@ pub(crate) enum News {
     Changed(TimelineEvent),
     /// Its rollout has moved.
     Rolled(Rollout),
-    /// The connection is gone; it goes on trying.
+    /// The connection is gone, or control ended it; it goes on trying.
     Lost(Failure),
     /// The connection stands again.
     Back,
@@ -94,10 +95,7 @@ impl Follower<'_> {
                 // Asked again, control says whether another token is needed or a login only had to be renewed.
                 "ended" => {
                     let problem: Problem = parse(&event)?;
-                    return Err(Failure::Unreachable(format!(
-                        "control ended the event stream: {}",
-                        problem.detail
-                    )));
+                    return Err(Failure::StreamEnded(text::line(&problem.detail).into_owned()));
                 }
                 // A newer control may tell more than this program understands.
                 _ => {}

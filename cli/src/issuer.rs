@@ -307,8 +307,9 @@ fn lost(peer: &Peer, err: &reqwest::Error) -> Failure {
         | Failure::NotSignedIn(_)
         | Failure::Unexpected(_)
         | Failure::Local { .. }
-        | Failure::WaitOver { .. }
-        | Failure::Interrupted { .. }) => failure,
+        | Failure::StreamEnded(_)
+        | Failure::Stopped(_)
+        | Failure::InterruptedSending { .. }) => failure,
     }
 }
 

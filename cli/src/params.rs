@@ -16,7 +16,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ParamArgs {
-    /// A parameter: KEY=TEXT, read as the number, list or truth value that the action declares there; KEY:=JSON in any case
+    /// A parameter: KEY=TEXT, read as the number, list or truth value that the action declares there; KEY:=JSON in any case.
+    /// Others on this machine can read it while the command runs: a secret goes through --params-file -
     #[arg(short = 'p', long = "param", value_name = "KEY=TEXT", value_parser = parameter_text::parse)]
     params: Vec<(String, Value)>,
     /// A JSON object with parameters; - is standard input. -p wins over it
@@ -55,16 +56,18 @@ impl ParamArgs {
 
 fn from_file(path: &str) -> Result<Parameters, Failure> {
     let reading = || format!("reading parameters from {path}");
+    // As with a token or a CA file: the command line names what is not there.
+    let wrong = |err: io::Error| Failure::Usage(format!("{}: {err}", reading()));
     let source: Box<dyn io::Read> = if path == "-" {
         Box::new(io::stdin())
     } else {
-        Box::new(File::open(path).map_err(Failure::local(reading()))?)
+        Box::new(File::open(path).map_err(wrong)?)
     };
     let mut bytes = Vec::new();
     source
         .take(FILE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
-        .map_err(Failure::local(reading()))?;
+        .map_err(wrong)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Failure::Usage(format!(
             "{}: longer than {FILE_BYTES_MAX} bytes",
@@ -73,4 +76,23 @@ fn from_file(path: &str) -> Result<Parameters, Failure> {
     }
     serde_json::from_slice(&bytes)
         .map_err(|err| Failure::Usage(format!("{}: not a JSON object: {err}", reading())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_a_wrong_command_line() {
+        for path in ["/no/such/file", "/"] {
+            let failure = from_file(path).unwrap_err();
+            assert_eq!(failure.exit(), Exit::Usage, "{path}");
+            let words = failure.words();
+            assert!(
+                words.starts_with(&format!("muster: reading parameters from {path}: ")),
+                "{words}"
+            );
+        }
+    }
 }

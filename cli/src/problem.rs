@@ -9,9 +9,19 @@ use muster_shared::{
 
 use crate::{exit::Exit, text};
 
+/// What control refuses a dispatch with that matches nodes, none of which passes the gates: it names whom they dropped.
+/// Without anybody dropped each of them is another refusal.
+const NONE_PASSED: [&str; 4] = [
+    "action_not_declared",
+    "hook_integrity_violation",
+    "invalid_parameters",
+    "permission_denied",
+];
+
 pub(crate) fn exit(problem: &Problem) -> Exit {
     match (problem.status, problem.code.as_deref()) {
         (_, Some("selector_empty_cohort")) => Exit::NoMatch,
+        (_, Some(code)) if NONE_PASSED.contains(&code) && !problem.dropped.is_empty() => Exit::NoMatch,
         (502..=504, _) => Exit::Unreachable,
         (500.., _) => Exit::Other,
         _ => Exit::Refused,
@@ -147,6 +157,30 @@ mod tests {
             )
         );
         assert_eq!(exit(&refusal), Exit::NoMatch);
+    }
+
+    #[test]
+    fn a_cohort_that_the_gates_emptied_is_no_match_whatever_the_gate() {
+        let dropped = Dropped {
+            reason: "hook_integrity_violation".into(),
+            count: 1,
+            sample: Vec::new(),
+        };
+        for (status, code) in [
+            (400, "action_not_declared"),
+            (400, "invalid_parameters"),
+            (403, "permission_denied"),
+            (409, "hook_integrity_violation"),
+        ] {
+            let mut refusal = problem(status, code, "");
+            assert_eq!(exit(&refusal), Exit::Refused, "{code}");
+            refusal.dropped = vec![dropped.clone()];
+            assert_eq!(exit(&refusal), Exit::NoMatch, "{code}");
+        }
+        // Some passed, and not as many as was said.
+        let mut mismatch = problem(422, "cohort_mismatch", "");
+        mismatch.dropped = vec![dropped];
+        assert_eq!(exit(&mismatch), Exit::Refused);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use muster_shared::{
     wire::{Execution, Rollout, TimelineEvent},
 };
 
-use crate::{execution_rollout, follow::News, render::Screen, text};
+use crate::{execution_rollout, failure::Failure, follow::News, render::Screen, text};
 
 pub(crate) struct Progress<'a> {
     screen: &'a Screen,
@@ -52,6 +52,7 @@ impl<'a> Progress<'a> {
                 self.rollout = Some(rollout);
                 self.draw();
             }
+            News::Lost(why @ Failure::StreamEnded(_)) => self.say(&format!("{}; asking again", why.words())),
             News::Lost(why) => self.say(&format!("{}; trying again until it answers", why.words())),
             News::Back => self.say("muster: control answers again"),
         }

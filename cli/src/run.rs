@@ -17,7 +17,7 @@ use crate::{
     params::ParamArgs,
     preview, problem,
     render::Format,
-    resend,
+    resend, seconds,
     session::Session,
     target::{Target, TargetArgs},
     text, wait,
@@ -31,7 +31,8 @@ pub(crate) struct RunArgs {
     target: TargetArgs,
     #[command(flatten)]
     params: ParamArgs,
-    /// How long the execution may take: 90s, 15m, 2h (control's default: 5m)
+    /// How long the execution may take: 90s, 15m, 2h; at most 24h. 30 means seconds. Without, the longest that the hooks' manifests
+    /// give, else 5m
     #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
     timeout: Option<Duration>,
     /// How long a node has to take it; --timeout is then how long it may run from there. Without, both share --timeout
@@ -139,9 +140,13 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
         preview::show(screen, &preview)?;
         return Ok(Exit::Success);
     }
-    let dispatched: Execution = resend::until_answered(&client, &dispatch, &request)
-        .await
-        .map_err(|err| err.about_selector(request.selector.as_deref()))?;
+    // The handler stands before anything is sent: from there on, that nothing was done is not known.
+    let dispatched: Execution = tokio::select! {
+        biased;
+        () = wait::interrupted() => return Err(Failure::InterruptedSending { action: args.action }),
+        answered = resend::until_answered(&client, &dispatch, &request) => answered,
+    }
+    .map_err(|err| err.about_selector(request.selector.as_deref()))?;
     screen.say(&announcement(&dispatched));
     if !args.wait {
         match screen.format() {
@@ -169,10 +174,8 @@ async fn schemas(client: &Client, project: ProjectId, action: &ActionName) -> Ve
     declared.collect()
 }
 
-/// Control counts in seconds; a fraction must not become none.
 fn whole_seconds(timeout: Duration) -> i64 {
-    let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-    i64::try_from(seconds).unwrap_or(i64::MAX)
+    i64::try_from(seconds::whole(timeout)).unwrap_or(i64::MAX)
 }
 
 fn announcement(execution: &Execution) -> String {
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_of_a_second_is_asked_for_as_one() {
+    fn a_timeout_is_whole_seconds_and_no_more_than_fits() {
         assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
         assert_eq!(whole_seconds(Duration::from_secs(90)), 90);
         assert_eq!(whole_seconds(Duration::from_secs(u64::MAX)), i64::MAX);

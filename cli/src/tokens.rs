@@ -20,6 +20,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     render::Format,
+    seconds,
     session::Session,
     table::{Cell, Table},
     text,
@@ -44,7 +45,7 @@ pub(crate) enum TokensCommand {
 pub(crate) struct IssueOperatorArgs {
     /// What the token is called in lists
     name: String,
-    /// How long it lasts; for ever when left out
+    /// How long it lasts: 1m to 3650d, which is 10 years; for ever when left out
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     ttl: Option<Duration>,
 }
@@ -59,7 +60,7 @@ pub(crate) struct TokenArg {
 pub(crate) struct RotateArgs {
     /// Its name or id
     token: String,
-    /// How long the former secret still counts
+    /// How long the former secret still counts, at most 7d
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     overlap: Duration,
 }
@@ -75,6 +76,33 @@ pub(crate) struct IssueArgs {
     /// How long it lasts: 5m to 24h (control's default: 1h)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     ttl: Option<Duration>,
+}
+
+impl IssueOperatorArgs {
+    fn request(self) -> CreateOperatorTokenRequest {
+        CreateOperatorTokenRequest {
+            name: self.name,
+            ttl_seconds: self.ttl.map(seconds::whole),
+        }
+    }
+}
+
+impl RotateArgs {
+    const fn request(&self) -> RotateTokenRequest {
+        RotateTokenRequest {
+            overlap_seconds: seconds::whole(self.overlap),
+        }
+    }
+}
+
+impl IssueArgs {
+    fn request(self) -> IssueTokenRequest {
+        IssueTokenRequest {
+            labels: self.labels.unwrap_or_default(),
+            uses: self.uses,
+            ttl_seconds: self.ttl.map(seconds::whole),
+        }
+    }
 }
 
 pub(crate) async fn run(session: &Session, command: TokensCommand) -> Result<Exit, Failure> {
@@ -111,6 +139,14 @@ impl AnyToken {
         }
     }
 
+    /// Whether it has admitted all that it could.
+    const fn is_used_up(&self) -> bool {
+        match self {
+            Self::Operator(_) => false,
+            Self::Bootstrap(token) => token.uses >= token.uses_max,
+        }
+    }
+
     fn row(&self, now: Timestamp) -> [Cell; 7] {
         let (kind, name, made, by, expires, revoked) = match self {
             Self::Operator(token) => (
@@ -133,6 +169,7 @@ impl AnyToken {
         let state = match (revoked, expires) {
             (Some(_), _) => Cell::odd("revoked"),
             (None, Some(at)) if at <= now => Cell::odd("expired"),
+            (None, _) if self.is_used_up() => Cell::odd("used up"),
             (None, _) => Cell::good("valid"),
         };
         [
@@ -227,11 +264,7 @@ async fn revoke(session: &Session, wanted: &str) -> Result<Exit, Failure> {
 
 async fn issue_operator(session: &Session, args: IssueOperatorArgs) -> Result<Exit, Failure> {
     let (client, project) = session.control()?;
-    let request = CreateOperatorTokenRequest {
-        name: args.name,
-        ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
-    };
-    let made: OperatorTokenSecret = client.post(&of_domain(project), &request).await?;
+    let made: OperatorTokenSecret = client.post(&of_domain(project), &args.request()).await?;
     session.screen.say(&format!(
         "it is not shown again, and may do nothing yet. To let it act in this project and on all of its nodes:\n  \
          muster grant token:{} operator project",
@@ -247,11 +280,8 @@ async fn rotate(session: &Session, args: RotateArgs) -> Result<Exit, Failure> {
             "a bootstrap token is not rotated: revoke it and issue another".to_owned(),
         ));
     };
-    let request = RotateTokenRequest {
-        overlap_seconds: args.overlap.as_secs(),
-    };
     let route = Route::new(["v1", "operator-tokens", &token.id.to_string(), "rotate"]);
-    let made: OperatorTokenSecret = client.post(&route, &request).await?;
+    let made: OperatorTokenSecret = client.post(&route, &args.request()).await?;
     session.screen.say("it is not shown again");
     show_secret(session, &made)
 }
@@ -266,13 +296,8 @@ fn show_secret(session: &Session, made: &OperatorTokenSecret) -> Result<Exit, Fa
 
 async fn issue(session: &Session, args: IssueArgs) -> Result<Exit, Failure> {
     let (client, project) = session.control()?;
-    let request = IssueTokenRequest {
-        labels: args.labels.unwrap_or_default(),
-        uses: args.uses,
-        ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
-    };
     let issued: IssuedToken = client
-        .post(&Route::project(project, ["bootstrap-tokens"]), &request)
+        .post(&Route::project(project, ["bootstrap-tokens"]), &args.request())
         .await?;
     let uses = text::count(usize::try_from(issued.uses).unwrap_or(usize::MAX), "node");
     session.screen.say(&format!(
@@ -293,4 +318,57 @@ fn given_labels(raw: &str) -> Result<Labels, labels::BadLabel> {
     let labels = labels::parse_list(raw)?;
     labels::check_given(&labels)?;
     Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_admitted_all_that_it_could_is_not_valid() {
+        let state = |uses, expires| {
+            let token = AnyToken::Bootstrap(BootstrapTokenState {
+                id: RowId::mint(Timestamp::from_millis(0), [1; 10]),
+                project_id: ProjectId::mint(Timestamp::from_millis(0), [2; 10]),
+                labels: Labels::new(),
+                uses,
+                uses_max: 2,
+                issued_by: "token:1".to_owned(),
+                created_at: Timestamp::from_millis(0),
+                expires_at: Timestamp::from_millis(expires),
+                revoked_at: None,
+            });
+            let mut table = Table::new(&[""; 6], &[""], true);
+            table.row(token.row(Timestamp::from_millis(1_000)));
+            table.render(false)
+        };
+        assert!(
+            state(1, 9_000).contains("1 of 2 uses  valid"),
+            "{}",
+            state(1, 9_000)
+        );
+        assert!(state(2, 9_000).contains("2 of 2 uses  used up"));
+        assert!(state(2, 1_000).contains("2 of 2 uses  expired"));
+    }
+
+    #[test]
+    fn no_token_and_no_former_secret_lasts_for_nothing_by_a_fraction() {
+        let half = Duration::from_millis(500);
+        let bootstrap = IssueArgs {
+            labels: None,
+            uses: None,
+            ttl: Some(half),
+        };
+        assert_eq!(bootstrap.request().ttl_seconds, Some(1));
+        let operator = IssueOperatorArgs {
+            name: "ci".to_owned(),
+            ttl: Some(half),
+        };
+        assert_eq!(operator.request().ttl_seconds, Some(1));
+        let rotate = RotateArgs {
+            token: "ci".to_owned(),
+            overlap: half,
+        };
+        assert_eq!(rotate.request().overlap_seconds, 1);
+    }
 }

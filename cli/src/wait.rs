@@ -16,8 +16,12 @@ use crate::{
     failure::Failure,
     follow::{self, News},
     progress::Progress,
-    render::Screen,
+    render::{Format, Screen},
+    stopped::{Stands, Stopped, Why},
 };
+
+/// How long the last look at an execution may take that nobody waits for any more.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// Ends with the settled execution, however often control goes away meanwhile.
 pub(crate) async fn until_settled(
@@ -27,17 +31,77 @@ pub(crate) async fn until_settled(
     limit: Option<Duration>,
     screen: &Screen,
 ) -> Result<Execution, Failure> {
-    until_ended(client, project, (execution, None), limit, screen).await
+    let wait = Wait {
+        execution,
+        node: None,
+        limit,
+        stands: Stands::Execution,
+    };
+    until_ended(client, project, &wait, screen).await
 }
 
-/// The same, or no longer than until one node has ended it.
+/// What is waited for, and for how long.
+pub(crate) struct Wait<'a> {
+    pub(crate) execution: &'a Execution,
+    /// No longer than until this node has ended it.
+    pub(crate) node: Option<NodeId>,
+    pub(crate) limit: Option<Duration>,
+    pub(crate) stands: Stands,
+}
+
+/// The same for any wait.
 pub(crate) async fn until_ended(
     client: &Client,
     project: ProjectId,
-    (execution, node): (&Execution, Option<NodeId>),
-    limit: Option<Duration>,
+    wait: &Wait<'_>,
     screen: &Screen,
 ) -> Result<Execution, Failure> {
+    let why = match ended_or_stopped(client, project, wait, screen).await {
+        Ok(ended) => return Ok(ended),
+        Err(why) => why,
+    };
+    // Why it stopped is worth more than that this could not be written.
+    let _ = show_unfinished(client, project, wait.execution, screen).await;
+    Err(Failure::Stopped(Stopped {
+        execution: wait.execution.id,
+        why,
+        stands: wait.stands,
+    }))
+}
+
+/// For programs: which execution it is, and where it stands.
+async fn show_unfinished(
+    client: &Client,
+    project: ProjectId,
+    execution: &Execution,
+    screen: &Screen,
+) -> Result<(), Failure> {
+    match screen.format() {
+        Format::Json => {
+            let now = tokio::select! {
+                now = execution::read(client, project, execution.id) => now.ok(),
+                () = tokio::time::sleep(LAST_LOOK_MAX) => None,
+                () = interrupted() => None,
+            };
+            screen.json(now.as_ref().unwrap_or(execution))
+        }
+        Format::Name => screen.print(&execution.id.to_string()),
+        Format::Table | Format::Wide | Format::Raw => Ok(()),
+    }
+}
+
+async fn ended_or_stopped(
+    client: &Client,
+    project: ProjectId,
+    wait: &Wait<'_>,
+    screen: &Screen,
+) -> Result<Execution, Why> {
+    let Wait {
+        execution,
+        node,
+        limit,
+        stands: _,
+    } = *wait;
     let mut progress = Progress::new(screen, execution);
     let ended = Notify::new();
     let mut tell = |news: News| {
@@ -55,17 +119,23 @@ pub(crate) async fn until_ended(
             None => future::pending().await,
         }
     };
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // Where the signal cannot be caught, it ends the program by itself.
-            future::pending::<()>().await;
-        }
-    };
     tokio::select! {
-        settled = follow::until_settled(client, project, execution.id, &mut tell) => settled,
-        () = ended.notified() => execution::read(client, project, execution.id).await,
-        () = over => Err(Failure::WaitOver { execution: execution.id, limit: limit.unwrap_or_default() }),
-        () = interrupted => Err(Failure::Interrupted { execution: execution.id }),
+        settled = follow::until_settled(client, project, execution.id, &mut tell) => settled.map_err(failed),
+        () = ended.notified() => execution::read(client, project, execution.id).await.map_err(failed),
+        () = over => Err(Why::Over(limit.unwrap_or_default())),
+        () = interrupted() => Err(Why::Interrupted),
+    }
+}
+
+fn failed(failure: Failure) -> Why {
+    Why::Failed(Box::new(failure))
+}
+
+/// Ends with the next Ctrl-C.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Where the signal cannot be caught, it ends the program by itself.
+        future::pending::<()>().await;
     }
 }
 

@@ -793,6 +793,12 @@ async fn the_command_cancels_waits_and_tells_by_its_exit_code() {
         .expect(0);
     assert_eq!(said.json()["outcomes"][0]["outcome"], "cancelled");
     assert!(said.stderr.contains("cancelled it on 1 node"), "{}", said.stderr);
+    let said = muster(&["--wait", "--wait-timeout", "1ms"]).await.expect(8);
+    assert!(
+        said.stderr.contains("asked 1 node to end it") && said.stderr.contains("the cancel stands"),
+        "{}",
+        said.stderr
+    );
     let said = muster(&["--node", &node.id.to_string(), "--wait"])
         .await
         .expect(0);

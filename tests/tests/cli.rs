@@ -64,17 +64,18 @@ async fn every_ending_has_its_own_exit_code() {
         "a secret is in the message: {}",
         denied.stderr
     );
+
+    // Nobody.
     good.replace_hook("changes", "#!/bin/sh\necho changed\n").await;
     let said = muster(&["run", "changes", "-l", "story-node=good", "--wait"])
         .await
-        .expect(5);
+        .expect(6);
     assert!(
         said.stderr.contains("hook_integrity_violation"),
         "{}",
         said.stderr
     );
-
-    // Nobody.
+    let _ = muster(&["run", "no-such-hook", "--all"]).await.expect(6);
     let _ = muster(&["run", "ping", "-l", "role=nobody", "--wait"])
         .await
         .expect(6);
@@ -284,4 +285,93 @@ async fn the_context_that_is_typed_is_the_one_that_is_asked() {
     let _ = muster(&["context", "rm", "gone"]).await.expect(0);
     let said = muster(&["--context", "gone", "nodes"]).await.expect(2);
     assert!(said.stderr.contains("no context is named"), "{}", said.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_early_still_names_the_execution() {
+    let world = World::new().await;
+    let _node = world
+        .node("one")
+        .hook("slow", "#!/bin/sh\nsleep 60\n")
+        .start()
+        .await;
+    let early = ["run", "slow", "--all", "--wait", "--wait-timeout", "1s", "-o"];
+    let muster = async |format| {
+        world
+            .operator
+            .muster(&[&early[..], &[format]].concat())
+            .await
+            .expect(8)
+    };
+    let said = muster("json").await;
+    let id = said.json()["id"].as_str().expect("it has an id").to_owned();
+    assert!(said.stderr.contains(&format!("execution watch {id}")), "{said:?}");
+    assert_eq!(said.json()["targets"].as_array().map(Vec::len), Some(1));
+    let named = muster("name").await;
+    let id: ExecutionId = named.stdout.trim().parse().expect("an id alone");
+    assert!(muster("table").await.stdout.is_empty());
+
+    let mut command = world.operator.muster_command();
+    command
+        .args(["execution", "watch", &id.to_string(), "-o", "json"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().expect("it starts");
+    let mut told = child.stderr.take().expect("it is piped");
+    let _ = tokio::io::AsyncReadExt::read_u8(&mut told)
+        .await
+        .expect("it tells what it sees");
+    interrupt(&child);
+    let ended = child.wait_with_output().await.expect("it ends");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    let shown: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!(shown["id"], json!(id));
+}
+
+/// A program that takes a request and never answers it.
+async fn silent() -> (String, tokio::sync::oneshot::Receiver<()>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (asked, heard) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("somebody connects");
+        let mut head = [0; 64];
+        let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut head).await;
+        let _ = asked.send(());
+        std::future::pending::<()>().await;
+    });
+    (format!("http://127.0.0.1:{port}"), heard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_interrupts_a_dispatch_is_told_that_it_may_have_been_made() {
+    let world = World::new().await;
+    let (server, heard) = silent().await;
+    let mut command = world.operator.through(server).muster_command();
+    command
+        .args(["run", "ping", "--all", "--wait"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let child = command.spawn().expect("it starts");
+    heard.await.expect("the dispatch is sent");
+    interrupt(&child);
+    let ended = child.wait_with_output().await.expect("it ends");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stderr),
+        "muster: interrupted; it may have been dispatched all the same: muster executions --action ping --since 5m\n"
+    );
+}
+
+/// Ctrl-C.
+fn interrupt(child: &tokio::process::Child) {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw).expect("it runs");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("an own child can be signalled");
 }
