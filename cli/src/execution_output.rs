@@ -151,7 +151,7 @@ async fn to_file(
     path: &Path,
 ) -> Result<Exit, Failure> {
     source.save(target, path).await?;
-    screen.print(&path.display().to_string())?;
+    screen.path(path)?;
     Ok(Exit::Success)
 }
 
@@ -229,7 +229,7 @@ async fn to_files(
     for (target, file_name) in targets.iter().zip(file_names(targets)) {
         let path = dir.join(&file_name);
         if kept(source.save(target, &path).await)? {
-            screen.print(&path.display().to_string())?;
+            screen.path(&path)?;
         } else {
             screen.say(&format!("{}: no such output is kept", text::line(&name(target))));
         }

@@ -14,6 +14,7 @@ use crate::{
     client::{Client, Route},
     execution,
     failure::Failure,
+    text,
 };
 
 /// The wait before the first reconnect, doubled for each further one.
@@ -96,7 +97,7 @@ impl Follower<'_> {
                     let problem: Problem = parse(&event)?;
                     return Err(Failure::Unreachable(format!(
                         "control ended the event stream: {}",
-                        problem.detail
+                        text::line(&problem.detail)
                     )));
                 }
                 // A newer control may tell more than this program understands.

@@ -81,7 +81,7 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
     session.screen.list(
         &nodes,
         "nodes",
-        |node| text::line(&node.name).into_owned(),
+        |node| node.name.clone(),
         |nodes, wide| table(nodes, wide, Timestamp::now()),
     )?;
     Ok(Exit::Success)
@@ -104,7 +104,7 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
             let gone: NodeSummary = client
                 .delete(&Route::new(["v1", "nodes", &id.to_string()]))
                 .await?;
-            let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+            let name = |node: &NodeSummary| node.name.clone();
             session.screen.one(&gone, name, |node, wide| {
                 table(std::slice::from_ref(node), wide, Timestamp::now())
             })?;
@@ -113,7 +113,7 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
             let patch = parse_changes(&changes).map_err(Failure::Usage)?;
             let (client, project) = session.control()?;
             let changed = label(&client, project, &node, &patch).await?;
-            let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+            let name = |node: &NodeSummary| node.name.clone();
             session.screen.one(&changed, name, |node, wide| {
                 table(std::slice::from_ref(node), wide, Timestamp::now())
             })?;
@@ -141,7 +141,7 @@ async fn rotate_keys(session: &Session, args: RotateKeyArgs) -> Result<(), Failu
     let name = |id: &NodeId| names.get(id).cloned().unwrap_or_else(|| id.to_string());
     session.screen.one(
         &answer,
-        |answer| answer.asked.iter().map(name).collect::<Vec<_>>().join("\n"),
+        |answer| answer.asked.iter().map(name).collect::<Vec<_>>(),
         |answer, _| {
             let mut table = Table::new(&["NODE", "RESULT"], &[], false);
             for node in &answer.asked {
@@ -223,7 +223,7 @@ fn table(nodes: &[NodeSummary], wide: bool, now: Timestamp) -> Table {
 
 fn show(session: &Session, node: &NodeSummary) -> Result<(), Failure> {
     let screen = &session.screen;
-    let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+    let name = |node: &NodeSummary| node.name.clone();
     screen.one(node, name, |node, _| facts(node))?;
     if matches!(screen.format(), Format::Table | Format::Wide) && !node.actions.is_empty() {
         screen.print("")?;

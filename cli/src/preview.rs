@@ -2,23 +2,16 @@
 
 use muster_shared::wire::DispatchPreview;
 
-use crate::{
-    execution_rollout,
-    failure::Failure,
-    problem,
-    render::{Format, Screen},
-    table::Table,
-    text,
-};
+use crate::{execution_rollout, failure::Failure, problem, render::Screen, table::Table, text};
 
 /// The nodes on standard output, the words about them on standard error; JSON is the whole answer.
 pub(crate) fn show(screen: &Screen, preview: &DispatchPreview) -> Result<(), Failure> {
     screen.say(&words(preview));
-    if screen.format() == Format::Name {
-        let mut targets = preview.targets.iter();
-        return targets.try_for_each(|target| screen.print(&target.node_name));
-    }
-    screen.one(preview, |preview| preview.action.to_string(), targets)
+    let names = |preview: &DispatchPreview| -> Vec<String> {
+        let targets = preview.targets.iter();
+        targets.map(|target| target.node_name.clone()).collect()
+    };
+    screen.one(preview, names, targets)
 }
 
 fn words(preview: &DispatchPreview) -> String {
@@ -52,7 +45,7 @@ fn targets(preview: &DispatchPreview, wide: bool) -> Table {
         let mut table = Table::new(&["NODE", "ID"], &[], wide);
         for target in &preview.targets {
             table.row([
-                text::line(&target.node_name).into_owned().into(),
+                target.node_name.as_str().into(),
                 target.node_id.to_string().into(),
             ]);
         }
@@ -63,7 +56,7 @@ fn targets(preview: &DispatchPreview, wide: bool) -> Table {
         let wave = 1 + plan.waves.iter().take_while(|wave| wave.up_to < place).count();
         table.row([
             wave.to_string().into(),
-            text::line(&target.node_name).into_owned().into(),
+            target.node_name.as_str().into(),
             target.node_id.to_string().into(),
         ]);
     }
