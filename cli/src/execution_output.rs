@@ -1,4 +1,4 @@
-//! `muster execution output`: what the action wrote, byte for byte.
+//! `muster execution output`: what the action wrote, byte for byte; on a terminal without what would command it.
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +21,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     lookup,
+    printable::Printable,
     render::{Format, Screen},
     session::Session,
     text,
@@ -156,10 +157,39 @@ async fn to_file(
 }
 
 async fn to_stdout(screen: &Screen, source: &Source<'_>, target: &ExecutionTarget) -> Result<Exit, Failure> {
-    source
-        .read(target, |piece| screen.bytes(piece).map(|()| !screen.is_closed()))
-        .await?;
+    let mut shown = Shown::on(screen);
+    source.read(target, |piece| shown.piece(piece)).await?;
+    shown.end()?;
     Ok(Exit::Success)
+}
+
+/// One output on its way to standard output.
+struct Shown<'a> {
+    screen: &'a Screen,
+    printable: Option<Printable>,
+}
+
+impl<'a> Shown<'a> {
+    fn on(screen: &'a Screen) -> Self {
+        Self {
+            screen,
+            printable: screen.is_for_eyes().then(Printable::default),
+        }
+    }
+
+    /// Whether more of it is wanted.
+    fn piece(&mut self, piece: &[u8]) -> Result<bool, Failure> {
+        match &mut self.printable {
+            Some(printable) => self.screen.bytes(printable.piece(piece).as_bytes())?,
+            None => self.screen.bytes(piece)?,
+        }
+        Ok(!self.screen.is_closed())
+    }
+
+    fn end(self) -> Result<(), Failure> {
+        let rest = self.printable.map(Printable::end).unwrap_or_default();
+        self.screen.bytes(rest.as_bytes())
+    }
 }
 
 async fn with_headers(
@@ -172,15 +202,17 @@ async fn with_headers(
             break;
         }
         let header = format!("==> {} <==\n", text::line(&name(target)));
+        let mut shown = Shown::on(screen);
         let mut last = None;
         let read = source.read(target, |piece| {
             if last.is_none() {
                 screen.bytes(header.as_bytes())?;
             }
             last = piece.last().copied().or(last);
-            screen.bytes(piece).map(|()| !screen.is_closed())
+            shown.piece(piece)
         });
         if kept(read.await)? {
+            shown.end()?;
             // An empty output has had no piece yet to put its header before.
             let ending = match last {
                 None => header.as_bytes(),

@@ -27,6 +27,7 @@ mod lookup;
 mod nodes;
 mod params;
 mod preview;
+mod printable;
 mod problem;
 mod progress;
 mod reach;

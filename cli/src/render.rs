@@ -33,6 +33,8 @@ pub(crate) enum Format {
 pub(crate) struct Screen {
     format: Format,
     colour: bool,
+    /// Whether standard output is a terminal, whatever it can do.
+    terminal: bool,
     /// Whether standard error is a terminal that can redraw a line.
     live: bool,
     stdout_closed: Cell<bool>,
@@ -44,9 +46,11 @@ impl Screen {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let plain = no_color || set("NO_COLOR") || dumb;
+        let terminal = io::stdout().is_terminal();
         Self {
             format,
-            colour: io::stdout().is_terminal() && !plain,
+            colour: terminal && !plain,
+            terminal,
             live: io::stderr().is_terminal() && !dumb,
             stdout_closed: Cell::new(false),
         }
@@ -62,6 +66,12 @@ impl Screen {
 
     pub(crate) fn is_wide(&self) -> bool {
         self.format == Format::Wide
+    }
+
+    /// Whether an output of an action must be made [`Printable`](crate::printable::Printable): a person looks at it, and
+    /// did not ask for its bytes. Files and programs get them as they are.
+    pub(crate) fn is_for_eyes(&self) -> bool {
+        self.terminal && self.format != Format::Raw
     }
 
     /// Whether nobody reads standard output any more.

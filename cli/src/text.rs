@@ -20,15 +20,31 @@ pub(crate) fn line(raw: &str) -> Cow<'_, str> {
         match c {
             '\n' => out.push_str("\\n"),
             '\t' => out.push(' '),
-            '\r' => out.push_str("\\r"),
-            c if is_unprintable(c) => {
-                // Writing into a String cannot fail.
-                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => out.push(c),
+            c => push(&mut out, c),
         }
     }
     Cow::Owned(out)
+}
+
+fn push(out: &mut String, c: char) {
+    match c {
+        '\r' => out.push_str("\\r"),
+        c if is_unprintable(c) => {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+        }
+        c => out.push(c),
+    }
+}
+
+/// Text of an output: its lines and tabs stay, and all else is as in [`line`].
+pub(crate) fn push_printable(out: &mut String, raw: &str) {
+    for c in raw.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c => push(out, c),
+        }
+    }
 }
 
 /// The same of several lines, which stay lines.
