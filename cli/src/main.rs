@@ -25,6 +25,7 @@ mod issuer;
 mod login;
 mod lookup;
 mod nodes;
+mod output_source;
 mod params;
 mod preview;
 mod printable;
