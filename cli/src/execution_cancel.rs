@@ -10,8 +10,16 @@ use muster_shared::{
 };
 
 use crate::{
-    client::Route, execution, execution_show, exit::Exit, failure::Failure, lookup, problem, render::Screen,
-    session::Session, table::Table, text, wait,
+    client::Route,
+    execution, execution_show,
+    exit::Exit,
+    failure::Failure,
+    lookup::{self, NodeNames},
+    problem,
+    render::Screen,
+    session::Session,
+    table::Table,
+    text, wait,
 };
 
 #[derive(Args, Debug)]
@@ -48,7 +56,8 @@ pub(crate) async fn run(session: &Session, args: &CancelArgs) -> Result<Exit, Fa
     };
     let route = Route::project(project, ["executions", &args.id.to_string(), "cancel"]);
     let answer: CancelResponse = client.post(&route, &request).await?;
-    screen.say(&announcement(&answer));
+    let names = lookup::names_of(&client, project, &answer.execution.dropped).await;
+    screen.say(&announcement(&answer, &names));
     if !args.wait {
         show(screen, &answer)?;
         return Ok(Exit::Success);
@@ -89,7 +98,7 @@ fn exit_of(execution: &Execution, node: Option<NodeId>) -> Exit {
     Exit::of_targets(statuses(execution, node).filter(|status| *status != Status::Cancelled))
 }
 
-fn announcement(answer: &CancelResponse) -> String {
+fn announcement(answer: &CancelResponse, dropped: &NodeNames) -> String {
     let count = |wanted: CancelEffect| {
         answer
             .outcomes
@@ -115,7 +124,7 @@ fn announcement(answer: &CancelResponse) -> String {
     let mut words = parts.join("; ");
     if !answer.execution.dropped.is_empty() {
         words.push('\n');
-        words.push_str(&problem::dropped(&answer.execution.dropped));
+        words.push_str(&problem::dropped(&answer.execution.dropped, dropped));
     }
     words
 }
@@ -192,7 +201,7 @@ mod tests {
              web-3  settled    succeeded"
         );
         assert_eq!(
-            announcement(&answer()),
+            announcement(&answer(), &NodeNames::new()),
             "cancelled it on 1 node; asked 1 node to; it had ended on 1 node"
         );
     }

@@ -2,18 +2,23 @@
 
 use std::{fmt::Write as _, io, time::Duration};
 
-use muster_shared::{ids::ExecutionId, wire::Problem};
+use muster_shared::{
+    ids::ExecutionId,
+    wire::{Dropped, Problem},
+};
 
-use crate::{exit::Exit, problem, text};
+use crate::{exit::Exit, lookup::NodeNames, problem, text};
 
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// What was typed, set or written in the context file cannot be carried out.
     Usage(String),
-    /// Control answered with a problem. The selector is the text that the problem's position points into.
+    /// Control answered with a problem. The selector is the text that the problem's position points into, the names those
+    /// of the nodes that it dropped.
     Refused {
         problem: Box<Problem>,
         selector: Option<String>,
+        names: NodeNames,
         /// When control says that it may be asked again.
         retry_after: Option<Duration>,
     },
@@ -55,6 +60,23 @@ impl Failure {
     pub(crate) fn about_selector(mut self, text: Option<&str>) -> Self {
         if let Self::Refused { selector, .. } = &mut self {
             *selector = text.map(str::to_owned);
+        }
+        self
+    }
+
+    /// The nodes that gates dropped before control refused.
+    pub(crate) fn dropped(&self) -> &[Dropped] {
+        if let Self::Refused { problem, .. } = self {
+            &problem.dropped
+        } else {
+            &[]
+        }
+    }
+
+    /// Tells a refusal what the nodes are called that it is about.
+    pub(crate) fn about_nodes(mut self, called: NodeNames) -> Self {
+        if let Self::Refused { names, .. } = &mut self {
+            *names = called;
         }
         self
     }
@@ -122,9 +144,12 @@ impl Failure {
         let _ = match self {
             Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => write!(words, "{what}"),
             Self::Refused {
-                problem, selector, ..
+                problem,
+                selector,
+                names,
+                ..
             } => {
-                write!(words, "{}", problem::explain(problem, selector.as_deref()))
+                write!(words, "{}", problem::explain(problem, selector.as_deref(), names))
             }
             Self::Unreachable(why) | Self::Untrusted(why) => write!(words, "cannot reach control: {why}"),
             Self::IssuerUnreachable(why) => write!(words, "cannot reach the issuer: {why}"),

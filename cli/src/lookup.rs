@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_shared::{
     ids::{NodeId, ProjectId},
-    wire::NodeSummary,
+    wire::{Dropped, NodeSummary},
 };
 
 use crate::{
@@ -45,13 +45,30 @@ pub(crate) async fn nodes_that_are(
     Ok(page.items)
 }
 
-/// What nodes are called, for answers that only give ids.
-pub(crate) async fn names(client: &Client, project: ProjectId) -> Result<BTreeMap<NodeId, String>, Failure> {
+/// What nodes are called.
+pub(crate) type NodeNames = BTreeMap<NodeId, String>;
+
+/// For answers that only give ids.
+pub(crate) async fn names(client: &Client, project: ProjectId) -> Result<NodeNames, Failure> {
     Ok(nodes(client, project, None)
         .await?
         .into_iter()
         .map(|node| (node.id, node.name))
         .collect())
+}
+
+/// The names for what gates dropped, as far as they can be had: without them there are ids.
+pub(crate) async fn names_of(client: &Client, project: ProjectId, gates: &[Dropped]) -> NodeNames {
+    if gates.iter().all(|gate| gate.sample.is_empty()) {
+        return NodeNames::new();
+    }
+    names(client, project).await.unwrap_or_default()
+}
+
+/// Has a refusal name the nodes that gates dropped.
+pub(crate) async fn named(client: &Client, project: ProjectId, failure: Failure) -> Failure {
+    let names = names_of(client, project, failure.dropped()).await;
+    failure.about_nodes(names)
 }
 
 pub(crate) async fn node_id(client: &Client, project: ProjectId, wanted: &str) -> Result<NodeId, Failure> {

@@ -218,6 +218,7 @@ mod tests {
                 correlation_id: None,
             }),
             selector: None,
+            names: crate::lookup::NodeNames::new(),
             retry_after: None,
         };
         let meant = |code| Missing::meant(refused(code)).ok();

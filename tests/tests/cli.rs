@@ -326,6 +326,32 @@ async fn an_output_is_given_or_said_to_be_missing_alike_for_one_node_and_for_man
     assert_eq!(seen, "a\u{1b}[2Jb\r\n");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_were_dropped_are_called_by_their_names() {
+    let world = World::new().await;
+    let _one = world.node("one").hook("first", OK).start().await;
+    let two = world.node("two").hook("second", OK).start().await;
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let shown = muster(&["node", "show", &two.id.to_string(), "-o", "name"])
+        .await
+        .expect(0);
+    let name = shown.stdout.trim();
+
+    let dropped = format!("dropped 1 node: action_not_declared: {name}\n");
+    for more in [&["--dry-run"][..], &["--wait"]] {
+        let said = muster(&[&["run", "first", "--all"], more].concat())
+            .await
+            .expect(0);
+        assert!(said.stderr.contains(&dropped), "{said:?}");
+    }
+    for more in [&["--dry-run"][..], &["--wait"]] {
+        let said = muster(&[&["run", "first", "--all", "--expect", "2"], more].concat())
+            .await
+            .expect(5);
+        assert!(said.stderr.contains(dropped.trim()), "{said:?}");
+    }
+}
+
 /// What a terminal is given, on which somebody runs `muster`.
 async fn on_a_terminal(world: &World, args: &str) -> String {
     let muster = world.operator.muster_command();
