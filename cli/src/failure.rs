@@ -64,6 +64,15 @@ impl Failure {
         self
     }
 
+    /// Tells whoever named what is not there what else may help.
+    pub(crate) fn with_remedy(mut self, remedy: &str) -> Self {
+        if let Self::NoSuch(what) = &mut self {
+            what.push_str("; ");
+            what.push_str(remedy);
+        }
+        self
+    }
+
     /// The nodes that gates dropped before control refused.
     pub(crate) fn dropped(&self) -> &[Dropped] {
         if let Self::Refused { problem, .. } = self {

@@ -79,26 +79,58 @@ pub(crate) async fn node_id(client: &Client, project: ProjectId, wanted: &str) -
     pick(nodes.iter().map(|node| (node.id, node.name.as_str())), wanted)
 }
 
+/// For what is not undone: the beginning of an id may be that of another node than was meant.
+pub(crate) async fn whole_node_id(
+    client: &Client,
+    project: ProjectId,
+    wanted: &str,
+) -> Result<NodeId, Failure> {
+    if let Ok(id) = wanted.parse() {
+        return Ok(id);
+    }
+    let nodes = nodes(client, project, None).await?;
+    pick_whole(nodes.iter().map(|node| (node.id, node.name.as_str())), wanted)
+}
+
+/// A node's id, the same as text, and its name.
+type Candidate<'a> = (NodeId, String, &'a str);
+
+fn candidates<'a>(nodes: impl IntoIterator<Item = (NodeId, &'a str)>) -> Vec<Candidate<'a>> {
+    let nodes = nodes.into_iter();
+    nodes.map(|(id, name)| (id, id.to_string(), name)).collect()
+}
+
 /// An id wins over a name, a name over the beginning of an id.
 pub(crate) fn pick<'a>(
     nodes: impl IntoIterator<Item = (NodeId, &'a str)>,
     wanted: &str,
 ) -> Result<NodeId, Failure> {
-    let nodes: Vec<_> = nodes
-        .into_iter()
-        .map(|(id, name)| (id, id.to_string(), name))
-        .collect();
-    if let Some((id, ..)) = nodes.iter().find(|(_, text, _)| text == wanted) {
-        return Ok(*id);
-    }
-    let mut found: Vec<_> = nodes.iter().filter(|(.., name)| *name == wanted).collect();
+    let nodes = candidates(nodes);
+    let mut found = called(&nodes, wanted);
     if found.is_empty() && wanted.len() >= ID_PREFIX_LEN_MIN {
-        found = nodes
-            .iter()
-            .filter(|(_, text, _)| text.starts_with(wanted))
-            .collect();
+        let begins = |(_, text, _): &&Candidate<'_>| text.starts_with(wanted);
+        found = nodes.iter().filter(begins).collect();
     }
-    match found[..] {
+    only(&found, wanted)
+}
+
+fn pick_whole<'a>(
+    nodes: impl IntoIterator<Item = (NodeId, &'a str)>,
+    wanted: &str,
+) -> Result<NodeId, Failure> {
+    only(&called(&candidates(nodes), wanted), wanted)
+        .map_err(|err| err.with_remedy("this takes a whole name or a whole id"))
+}
+
+fn called<'n, 'a>(nodes: &'n [Candidate<'a>], wanted: &str) -> Vec<&'n Candidate<'a>> {
+    match nodes.iter().find(|(_, text, _)| text == wanted) {
+        Some(node) => vec![node],
+        None => nodes.iter().filter(|(.., name)| *name == wanted).collect(),
+    }
+}
+
+fn only(found: &[&Candidate<'_>], wanted: &str) -> Result<NodeId, Failure> {
+    match found {
         [] => Err(Failure::NoSuch(format!(
             "no node is called {wanted:?} (node_not_found)"
         ))),
@@ -140,6 +172,19 @@ mod tests {
         assert_eq!(find("web-2").unwrap(), NODES[1].0);
         assert_eq!(find(NODES[3].0).unwrap(), NODES[3].0);
         assert_eq!(find("01911").unwrap(), NODES[2].0);
+    }
+
+    #[test]
+    fn for_what_is_not_undone_a_node_is_named_in_full() {
+        let nodes = || NODES.map(|(id, name)| (id.parse().unwrap(), name));
+        let whole = |wanted| pick_whole(nodes(), wanted).map(|id| id.to_string());
+        assert_eq!(whole("web-2").unwrap(), NODES[1].0);
+        assert_eq!(whole(NODES[3].0).unwrap(), NODES[3].0);
+        assert_eq!(whole("twin").unwrap_err().exit(), Exit::Usage);
+        assert_eq!(
+            whole("01911").unwrap_err().words(),
+            "muster: no node is called \"01911\" (node_not_found); this takes a whole name or a whole id"
+        );
     }
 
     #[test]

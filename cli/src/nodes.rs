@@ -42,12 +42,18 @@ pub(crate) enum NodeCommand {
     /// Have nodes change their keys; the old one counts until the new one is used
     RotateKey(RotateKeyArgs),
     /// Decommission a node: its key opens nothing any more, its history stays
-    Rm(NodeArg),
+    Rm(RmArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct NodeArg {
     /// Its name, its id, or the beginning of its id
+    node: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// Its whole name or its whole id
     node: String,
 }
 
@@ -98,9 +104,9 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
             )?;
         }
         NodeCommand::RotateKey(args) => rotate_keys(session, args).await?,
-        NodeCommand::Rm(NodeArg { node }) => {
+        NodeCommand::Rm(RmArgs { node }) => {
             let (client, project) = session.control()?;
-            let id = lookup::node_id(&client, project, &node).await?;
+            let id = lookup::whole_node_id(&client, project, &node).await?;
             let gone: NodeSummary = client
                 .delete(&Route::new(["v1", "nodes", &id.to_string()]))
                 .await?;
@@ -108,6 +114,8 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
             session.screen.one(&gone, name, |node, wide| {
                 table(std::slice::from_ref(node), wide, Timestamp::now())
             })?;
+            let words = format!("decommissioned {} ({})", gone.name, gone.id);
+            session.screen.say(&text::line(&words));
         }
         NodeCommand::Label(LabelArgs { node, changes }) => {
             let patch = parse_changes(&changes).map_err(Failure::Usage)?;

@@ -352,6 +352,25 @@ async fn nodes_that_were_dropped_are_called_by_their_names() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_removed_by_its_whole_name_and_then_goes_by_its_id() {
+    let world = World::new().await;
+    let node = world.node("one").start().await;
+    let id = node.id.to_string();
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let shown = muster(&["node", "show", &id[..13], "-o", "name"]).await.expect(0);
+    let name = shown.stdout.trim();
+    let _ = muster(&["run", "ping", "--node", name, "--wait"]).await.expect(0);
+
+    let _ = muster(&["node", "rm", &id[..13]]).await.expect(5);
+    let said = muster(&["node", "rm", name]).await.expect(0);
+    assert_eq!(said.stderr, format!("decommissioned {name} ({id})\n"));
+    let said = muster(&["executions", "--node", name]).await.expect(5);
+    assert!(said.stderr.contains("removed nodes go by their id"), "{said:?}");
+    let said = muster(&["executions", "--node", &id]).await.expect(0);
+    assert!(said.stdout.contains("ping"), "{said:?}");
+}
+
 /// What a terminal is given, on which somebody runs `muster`.
 async fn on_a_terminal(world: &World, args: &str) -> String {
     let muster = world.operator.muster_command();
