@@ -33,9 +33,23 @@ pub(crate) enum AuditCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// At most this many
-    #[arg(long, value_name = "N", default_value_t = LIST_DEFAULT, value_parser = positive)]
-    limit: usize,
+    /// How many [default: 50]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    limit: Option<usize>,
+    /// All of them, however many
+    #[arg(long, conflicts_with = "limit")]
+    all_pages: bool,
+}
+
+impl ListArgs {
+    fn limit(&self) -> Option<usize> {
+        (!self.all_pages).then_some(self.limit.unwrap_or(LIST_DEFAULT))
+    }
+
+    /// Whoever chose a limit knows of it.
+    fn notice(&self, cut: bool) -> Option<&'static str> {
+        (cut && self.limit.is_none()).then_some("there are more: --limit N, --all-pages")
+    }
 }
 
 #[derive(Args, Debug)]
@@ -57,13 +71,16 @@ pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<Exit
     match command {
         AuditCommand::List(args) => {
             let route = Route::new(["v1", "audit"]).with("project_id", Some(project));
-            let rows: Page<AuditRow> = client.pages(&route, Some(args.limit)).await?;
+            let rows: Page<AuditRow> = client.pages(&route, args.limit()).await?;
             session.screen.list(
                 &rows.items,
                 "audit rows",
                 |row| row.seq.to_string(),
                 |rows, wide| table(rows, wide, Timestamp::now()),
             )?;
+            if let Some(notice) = args.notice(rows.next_cursor.is_some()) {
+                session.screen.say(notice);
+            }
             Ok(Exit::Success)
         }
         AuditCommand::Verify(args) => verify(session, &client, project, args.anchor).await,
@@ -158,4 +175,20 @@ fn table(rows: &[AuditRow], wide: bool, now: Timestamp) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_nobody_limited_says_that_it_is_cut() {
+        let args = |limit, all_pages| ListArgs { limit, all_pages };
+        assert_eq!(args(None, false).limit(), Some(LIST_DEFAULT));
+        assert!(args(None, false).notice(true).is_some());
+        assert_eq!(args(None, false).notice(false), None);
+        assert_eq!(args(Some(3), false).limit(), Some(3));
+        assert_eq!(args(Some(3), false).notice(true), None);
+        assert_eq!(args(None, true).limit(), None);
+    }
 }

@@ -16,6 +16,7 @@ use crate::{
     contexts_file::Secret,
     credential::Credential,
     failure::Failure,
+    lookup::NodeNames,
     reach::{self, Peer},
     render,
     settings::{Settings, is_loopback},
@@ -407,6 +408,7 @@ fn refusal(status: StatusCode, path: &str, body: &[u8], retry_after: Option<Dura
         Ok(problem) => Failure::Refused {
             problem: Box::new(problem),
             selector: None,
+            names: NodeNames::new(),
             retry_after,
         },
         // Not control's own words: a proxy in between, or something else behind this address.

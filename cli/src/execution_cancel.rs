@@ -14,7 +14,8 @@ use crate::{
     execution, execution_show,
     exit::Exit,
     failure::Failure,
-    lookup, problem,
+    lookup::{self, NodeNames},
+    problem,
     render::Screen,
     session::Session,
     stopped::Stands,
@@ -57,7 +58,8 @@ pub(crate) async fn run(session: &Session, args: &CancelArgs) -> Result<Exit, Fa
     };
     let route = Route::project(project, ["executions", &args.id.to_string(), "cancel"]);
     let answer: CancelResponse = client.post(&route, &request).await?;
-    screen.say(&announcement(&answer));
+    let names = lookup::names_of(&client, project, &answer.execution.dropped).await;
+    screen.say(&announcement(&answer, &names));
     if !args.wait {
         show(screen, &answer)?;
         return Ok(Exit::Success);
@@ -97,7 +99,7 @@ fn exit_of(execution: &Execution, node: Option<NodeId>) -> Exit {
     Exit::of_targets(statuses(execution, node).filter(|status| *status != Status::Cancelled))
 }
 
-fn announcement(answer: &CancelResponse) -> String {
+fn announcement(answer: &CancelResponse, dropped: &NodeNames) -> String {
     let count = |wanted: CancelEffect| {
         answer
             .outcomes
@@ -123,7 +125,7 @@ fn announcement(answer: &CancelResponse) -> String {
     let mut words = parts.join("; ");
     if !answer.execution.dropped.is_empty() {
         words.push('\n');
-        words.push_str(&problem::dropped(&answer.execution.dropped));
+        words.push_str(&problem::dropped(&answer.execution.dropped, dropped));
     }
     words
 }
@@ -200,7 +202,7 @@ mod tests {
              web-3  settled    succeeded"
         );
         assert_eq!(
-            announcement(&answer()),
+            announcement(&answer(), &NodeNames::new()),
             "cancelled it on 1 node; asked 1 node to end it; it had ended on 1 node"
         );
     }

@@ -1,26 +1,26 @@
-//! `muster execution output`: what the action wrote, byte for byte.
+//! `muster execution output`: what the action wrote, byte for byte; on a terminal without what would command it.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::Write as _,
+    fs,
     path::{Path, PathBuf},
 };
 
 use clap::Args;
 use muster_shared::{
-    ids::{Digester, ExecutionId, NodeId, ProjectId},
-    wire::{Base64, ExecutionTarget, OutputRef},
+    ids::{ExecutionId, NodeId},
+    wire::{Base64, ExecutionTarget},
 };
 use serde::Serialize;
 
 use crate::{
-    client::{Client, Route},
     execution,
     execution_show::name,
     exit::Exit,
     failure::Failure,
     lookup,
+    output_source::{Missing, Source, writing},
+    printable::Printable,
     render::{Format, Screen},
     session::Session,
     text,
@@ -83,21 +83,15 @@ fn byte_range(raw: &str) -> Result<String, String> {
     Ok(raw.to_owned())
 }
 
-/// What `-o json` shows of one node.
+/// What `-o json` shows of one node: its output, or why there is none to show.
 #[derive(Serialize)]
 struct NodeOutput {
     node_id: NodeId,
     node_name: String,
-    output: Base64,
-}
-
-/// Where outputs are read from.
-struct Source<'a> {
-    client: &'a Client,
-    project: ProjectId,
-    execution: ExecutionId,
-    /// The part of each that is wanted, as HTTP says it.
-    range: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
 }
 
 pub(crate) async fn run(session: &Session, args: &OutputArgs) -> Result<Exit, Failure> {
@@ -144,22 +138,62 @@ fn choose_one(targets: usize) -> Failure {
     ))
 }
 
+/// Says why a node's output is not given, and what that makes of the whole.
+fn miss(screen: &Screen, target: &ExecutionTarget, missing: &Missing) -> Exit {
+    let words = format!("{}: {}", name(target), missing.words());
+    screen.say(&text::line(&words));
+    Exit::Refused
+}
+
 async fn to_file(
     screen: &Screen,
     source: &Source<'_>,
     target: &ExecutionTarget,
     path: &Path,
 ) -> Result<Exit, Failure> {
-    source.save(target, path).await?;
-    screen.print(&path.display().to_string())?;
+    if let Some(missing) = source.save(target, path).await? {
+        return Ok(miss(screen, target, &missing));
+    }
+    screen.path(path)?;
     Ok(Exit::Success)
 }
 
 async fn to_stdout(screen: &Screen, source: &Source<'_>, target: &ExecutionTarget) -> Result<Exit, Failure> {
-    source
-        .read(target, |piece| screen.bytes(piece).map(|()| !screen.is_closed()))
-        .await?;
+    let mut shown = Shown::on(screen);
+    if let Some(missing) = source.read(target, |piece| shown.piece(piece)).await? {
+        return Ok(miss(screen, target, &missing));
+    }
+    shown.end()?;
     Ok(Exit::Success)
+}
+
+/// One output on its way to standard output.
+struct Shown<'a> {
+    screen: &'a Screen,
+    printable: Option<Printable>,
+}
+
+impl<'a> Shown<'a> {
+    fn on(screen: &'a Screen) -> Self {
+        Self {
+            screen,
+            printable: screen.is_for_eyes().then(Printable::default),
+        }
+    }
+
+    /// Whether more of it is wanted.
+    fn piece(&mut self, piece: &[u8]) -> Result<bool, Failure> {
+        match &mut self.printable {
+            Some(printable) => self.screen.bytes(printable.piece(piece).as_bytes())?,
+            None => self.screen.bytes(piece)?,
+        }
+        Ok(!self.screen.is_closed())
+    }
+
+    fn end(self) -> Result<(), Failure> {
+        let rest = self.printable.map(Printable::end).unwrap_or_default();
+        self.screen.bytes(rest.as_bytes())
+    }
 }
 
 async fn with_headers(
@@ -167,32 +201,35 @@ async fn with_headers(
     source: &Source<'_>,
     targets: &[&ExecutionTarget],
 ) -> Result<Exit, Failure> {
+    let mut exit = Exit::Success;
     for target in targets {
         if screen.is_closed() {
             break;
         }
         let header = format!("==> {} <==\n", text::line(&name(target)));
+        let mut shown = Shown::on(screen);
         let mut last = None;
         let read = source.read(target, |piece| {
             if last.is_none() {
                 screen.bytes(header.as_bytes())?;
             }
             last = piece.last().copied().or(last);
-            screen.bytes(piece).map(|()| !screen.is_closed())
+            shown.piece(piece)
         });
-        if kept(read.await)? {
-            // An empty output has had no piece yet to put its header before.
-            let ending = match last {
-                None => header.as_bytes(),
-                Some(b'\n') => b"",
-                Some(_) => b"\n",
-            };
-            screen.bytes(ending)?;
-        } else {
-            screen.say(&format!("{}: no such output is kept", text::line(&name(target))));
+        if let Some(missing) = read.await? {
+            exit = miss(screen, target, &missing);
+            continue;
         }
+        shown.end()?;
+        // An empty output has had no piece yet to put its header before.
+        let ending = match last {
+            None => header.as_bytes(),
+            Some(b'\n') => b"",
+            Some(_) => b"\n",
+        };
+        screen.bytes(ending)?;
     }
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
 async fn to_json(
@@ -200,6 +237,7 @@ async fn to_json(
     source: &Source<'_>,
     targets: &[&ExecutionTarget],
 ) -> Result<Exit, Failure> {
+    let mut exit = Exit::Success;
     let mut outputs = Vec::new();
     for target in targets {
         let mut bytes = Vec::new();
@@ -207,16 +245,19 @@ async fn to_json(
             bytes.extend_from_slice(piece);
             Ok(true)
         });
-        if kept(read.await)? {
-            outputs.push(NodeOutput {
-                node_id: target.node_id,
-                node_name: name(target),
-                output: Base64(bytes),
-            });
+        let missing = read.await?;
+        if let Some(missing) = &missing {
+            exit = miss(screen, target, missing);
         }
+        outputs.push(NodeOutput {
+            node_id: target.node_id,
+            node_name: name(target),
+            output: missing.is_none().then_some(Base64(bytes)),
+            missing: missing.map(|missing| missing.words()),
+        });
     }
     screen.json(&BTreeMap::from([("items", outputs)]))?;
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
 async fn to_files(
@@ -226,19 +267,15 @@ async fn to_files(
     dir: &Path,
 ) -> Result<Exit, Failure> {
     fs::create_dir_all(dir).map_err(writing(dir))?;
+    let mut exit = Exit::Success;
     for (target, file_name) in targets.iter().zip(file_names(targets)) {
         let path = dir.join(&file_name);
-        if kept(source.save(target, &path).await)? {
-            screen.print(&path.display().to_string())?;
-        } else {
-            screen.say(&format!("{}: no such output is kept", text::line(&name(target))));
+        match source.save(target, &path).await? {
+            Some(missing) => exit = miss(screen, target, &missing),
+            None => screen.path(&path)?,
         }
     }
-    Ok(Exit::Success)
-}
-
-fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
-    Failure::local(format!("writing {}", path.display()))
+    Ok(exit)
 }
 
 /// A file per node: its name, unless that is no plain file name or another node's too.
@@ -260,70 +297,6 @@ fn file_names(targets: &[&ExecutionTarget]) -> Vec<String> {
             }
         })
         .collect()
-}
-
-/// Whether there was an output, and such a part of it; that there is none is an answer, not a failure.
-fn kept(read: Result<(), Failure>) -> Result<bool, Failure> {
-    match read {
-        Ok(()) => Ok(true),
-        Err(err) if err.is_code("output_not_found") || err.is_code("range_not_satisfiable") => Ok(false),
-        Err(err) => Err(err),
-    }
-}
-
-impl Source<'_> {
-    /// Writes it beside, and into place once it is known to be right. Of one that is not, nothing is left.
-    async fn save(&self, target: &ExecutionTarget, path: &Path) -> Result<(), Failure> {
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let mut file = File::create(&part).map_err(writing(&part))?;
-        let read = self.read(target, |piece| {
-            file.write_all(piece).map(|()| true).map_err(writing(&part))
-        });
-        let read = read.await;
-        let saved = match read {
-            Ok(()) => file
-                .sync_all()
-                .and_then(|()| fs::rename(&part, path))
-                .map_err(writing(path)),
-            Err(err) => Err(err),
-        };
-        if saved.is_err() {
-            let _ = fs::remove_file(&part);
-        }
-        saved
-    }
-
-    /// Hands the output over piece by piece; the whole of it must have the digest that the node reported.
-    async fn read(
-        &self,
-        target: &ExecutionTarget,
-        mut take: impl FnMut(&[u8]) -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
-        let (execution, node) = (self.execution.to_string(), target.node_id.to_string());
-        let route = Route::project(
-            self.project,
-            ["executions", &execution, "targets", &node, "output"],
-        );
-        let mut digester = Digester::default();
-        let mut whole = true;
-        self.client
-            .download(&route, self.range.as_deref(), |piece| {
-                digester.update(piece);
-                whole = take(piece)?;
-                Ok(whole)
-            })
-            .await?;
-        let whole = whole && self.range.is_none();
-        match (whole, target.output_ref.as_ref().map(OutputRef::digest)) {
-            (true, Some(digest)) if digester.finish() != digest => Err(Failure::Unexpected(format!(
-                "the output of {} is not what the node reported: its digest is not {digest}",
-                text::line(&name(target))
-            ))),
-            _ => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,15 +2,21 @@
 
 use clap::Args;
 use muster_shared::{
-    ids::ActionName,
+    ids::{ActionName, NodeId, ProjectId},
     status::Status,
     time::{Timestamp, parse_duration},
     wire::{Execution, Page},
 };
 
 use crate::{
-    client::Route, exit::Exit, failure::Failure, lookup, progress, session::Session, table::Table,
-    target::parse_selector, text,
+    client::{Client, Route},
+    exit::Exit,
+    failure::Failure,
+    lookup, progress,
+    session::Session,
+    table::Table,
+    target::parse_selector,
+    text,
 };
 
 const LIMIT_DEFAULT: u32 = 50;
@@ -23,7 +29,7 @@ pub(crate) struct ListArgs {
     /// Only those of this action
     #[arg(long)]
     action: Option<ActionName>,
-    /// Only those that had this node among their targets, by name, id, or the beginning of its id
+    /// Only those that had this node among their targets, by name, id, or the beginning of its id; a removed one by its id
     #[arg(long)]
     node: Option<String>,
     /// Only those that had a node among their targets which has these labels now
@@ -46,7 +52,7 @@ pub(crate) struct ListArgs {
 pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Failure> {
     let (client, project) = session.control()?;
     let node = match &args.node {
-        Some(wanted) => Some(lookup::node_id(&client, project, wanted).await?),
+        Some(wanted) => Some(node_ever(&client, project, wanted).await?),
         None => None,
     };
     let route = Route::project(project, ["executions"])
@@ -77,6 +83,13 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
         session.screen.say("there are more: --limit N, --all-pages");
     }
     Ok(Exit::Success)
+}
+
+/// What was dispatched to a node outlives it; its name may be another node's by then.
+async fn node_ever(client: &Client, project: ProjectId, wanted: &str) -> Result<NodeId, Failure> {
+    lookup::node_id(client, project, wanted)
+        .await
+        .map_err(|err| err.with_remedy("removed nodes go by their id"))
 }
 
 /// How long ago, or when: `2h`, `2026-01-31T12:00:00Z`.

@@ -2,18 +2,23 @@
 
 use std::{io, time::Duration};
 
-use muster_shared::{ids::ActionName, wire::Problem};
+use muster_shared::{
+    ids::ActionName,
+    wire::{Dropped, Problem},
+};
 
-use crate::{exit::Exit, problem, stopped::Stopped};
+use crate::{exit::Exit, lookup::NodeNames, problem, stopped::Stopped};
 
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// What was typed, set or written in the context file cannot be carried out.
     Usage(String),
-    /// Control answered with a problem. The selector is the text that the problem's position points into.
+    /// Control answered with a problem. The selector is the text that the problem's position points into, the names those
+    /// of the nodes that it dropped.
     Refused {
         problem: Box<Problem>,
         selector: Option<String>,
+        names: NodeNames,
         /// When control says that it may be asked again.
         retry_after: Option<Duration>,
     },
@@ -51,6 +56,32 @@ impl Failure {
     pub(crate) fn about_selector(mut self, text: Option<&str>) -> Self {
         if let Self::Refused { selector, .. } = &mut self {
             *selector = text.map(str::to_owned);
+        }
+        self
+    }
+
+    /// Tells whoever named what is not there what else may help.
+    pub(crate) fn with_remedy(mut self, remedy: &str) -> Self {
+        if let Self::NoSuch(what) = &mut self {
+            what.push_str("; ");
+            what.push_str(remedy);
+        }
+        self
+    }
+
+    /// The nodes that gates dropped before control refused.
+    pub(crate) fn dropped(&self) -> &[Dropped] {
+        if let Self::Refused { problem, .. } = self {
+            &problem.dropped
+        } else {
+            &[]
+        }
+    }
+
+    /// Tells a refusal what the nodes are called that it is about.
+    pub(crate) fn about_nodes(mut self, called: NodeNames) -> Self {
+        if let Self::Refused { names, .. } = &mut self {
+            *names = called;
         }
         self
     }
@@ -121,8 +152,11 @@ impl Failure {
         match self {
             Self::Usage(what) | Self::NoSuch(what) | Self::NoMatch(what) => what.clone(),
             Self::Refused {
-                problem, selector, ..
-            } => problem::explain(problem, selector.as_deref()),
+                problem,
+                selector,
+                names,
+                ..
+            } => problem::explain(problem, selector.as_deref(), names),
             Self::Unreachable(why) | Self::Untrusted(why) => format!("cannot reach control: {why}"),
             Self::IssuerUnreachable(why) => format!("cannot reach the issuer: {why}"),
             Self::NotSignedIn(why) => format!("not signed in: {why}"),

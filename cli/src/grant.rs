@@ -61,16 +61,23 @@ pub(crate) async fn run(session: &Session, args: GrantArgs) -> Result<Exit, Fail
         resource,
         ..RelationTupleCreateRequest::default()
     };
-    let tuple = if args.delete {
+    let tuple: RelationTuple = if args.delete {
         delete(&client, project, &request).await?
     } else {
         client.post(&tuples(project), &request).await?
     };
     session.screen.one(
         &tuple,
-        |tuple: &RelationTuple| tuple.id.to_string(),
+        |tuple| tuple.id.to_string(),
         |tuple, wide| table(std::slice::from_ref(tuple), wide),
     )?;
+    if args.delete {
+        let words = format!(
+            "taken away: {} {} {}",
+            tuple.subject, tuple.relation, tuple.resource
+        );
+        session.screen.say(&text::line(&words));
+    }
     Ok(Exit::Success)
 }
 

@@ -62,9 +62,8 @@ async fn list(session: &Session) -> Result<Exit, Failure> {
     )?;
     for hook in &hooks.items {
         if let Some(why) = &hook.refused {
-            session
-                .screen
-                .say(&format!("{} on {} is refused: {why}", hook.name, hook.node_name));
+            let words = format!("{} on {} is refused: {why}", hook.name, hook.node_name);
+            session.screen.say(&text::line(&words));
         }
     }
     Ok(Exit::Success)
@@ -141,7 +140,7 @@ async fn approve(session: &Session, args: ApproveArgs) -> Result<Exit, Failure> 
     let name = |id: &NodeId| names.get(id).cloned().unwrap_or_else(|| id.to_string());
     session.screen.one(
         &answer,
-        |answer| answer.approved.iter().map(name).collect::<Vec<_>>().join("\n"),
+        |answer| answer.approved.iter().map(name).collect::<Vec<_>>(),
         |answer, _| outcome(answer, name),
     )?;
     if answer.approved.is_empty() {

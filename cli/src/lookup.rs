@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_shared::{
     ids::{NodeId, ProjectId},
-    wire::NodeSummary,
+    wire::{Dropped, NodeSummary},
 };
 
 use crate::{
@@ -45,13 +45,30 @@ pub(crate) async fn nodes_that_are(
     Ok(page.items)
 }
 
-/// What nodes are called, for answers that only give ids.
-pub(crate) async fn names(client: &Client, project: ProjectId) -> Result<BTreeMap<NodeId, String>, Failure> {
+/// What nodes are called.
+pub(crate) type NodeNames = BTreeMap<NodeId, String>;
+
+/// For answers that only give ids.
+pub(crate) async fn names(client: &Client, project: ProjectId) -> Result<NodeNames, Failure> {
     Ok(nodes(client, project, None)
         .await?
         .into_iter()
         .map(|node| (node.id, node.name))
         .collect())
+}
+
+/// The names for what gates dropped, as far as they can be had: without them there are ids.
+pub(crate) async fn names_of(client: &Client, project: ProjectId, gates: &[Dropped]) -> NodeNames {
+    if gates.iter().all(|gate| gate.sample.is_empty()) {
+        return NodeNames::new();
+    }
+    names(client, project).await.unwrap_or_default()
+}
+
+/// Has a refusal name the nodes that gates dropped.
+pub(crate) async fn named(client: &Client, project: ProjectId, failure: Failure) -> Failure {
+    let names = names_of(client, project, failure.dropped()).await;
+    failure.about_nodes(names)
 }
 
 pub(crate) async fn node_id(client: &Client, project: ProjectId, wanted: &str) -> Result<NodeId, Failure> {
@@ -62,26 +79,58 @@ pub(crate) async fn node_id(client: &Client, project: ProjectId, wanted: &str) -
     pick(nodes.iter().map(|node| (node.id, node.name.as_str())), wanted)
 }
 
+/// For what is not undone: the beginning of an id may be that of another node than was meant.
+pub(crate) async fn whole_node_id(
+    client: &Client,
+    project: ProjectId,
+    wanted: &str,
+) -> Result<NodeId, Failure> {
+    if let Ok(id) = wanted.parse() {
+        return Ok(id);
+    }
+    let nodes = nodes(client, project, None).await?;
+    pick_whole(nodes.iter().map(|node| (node.id, node.name.as_str())), wanted)
+}
+
+/// A node's id, the same as text, and its name.
+type Candidate<'a> = (NodeId, String, &'a str);
+
+fn candidates<'a>(nodes: impl IntoIterator<Item = (NodeId, &'a str)>) -> Vec<Candidate<'a>> {
+    let nodes = nodes.into_iter();
+    nodes.map(|(id, name)| (id, id.to_string(), name)).collect()
+}
+
 /// An id wins over a name, a name over the beginning of an id.
 pub(crate) fn pick<'a>(
     nodes: impl IntoIterator<Item = (NodeId, &'a str)>,
     wanted: &str,
 ) -> Result<NodeId, Failure> {
-    let nodes: Vec<_> = nodes
-        .into_iter()
-        .map(|(id, name)| (id, id.to_string(), name))
-        .collect();
-    if let Some((id, ..)) = nodes.iter().find(|(_, text, _)| text == wanted) {
-        return Ok(*id);
-    }
-    let mut found: Vec<_> = nodes.iter().filter(|(.., name)| *name == wanted).collect();
+    let nodes = candidates(nodes);
+    let mut found = called(&nodes, wanted);
     if found.is_empty() && wanted.len() >= ID_PREFIX_LEN_MIN {
-        found = nodes
-            .iter()
-            .filter(|(_, text, _)| text.starts_with(wanted))
-            .collect();
+        let begins = |(_, text, _): &&Candidate<'_>| text.starts_with(wanted);
+        found = nodes.iter().filter(begins).collect();
     }
-    match found[..] {
+    only(&found, wanted)
+}
+
+fn pick_whole<'a>(
+    nodes: impl IntoIterator<Item = (NodeId, &'a str)>,
+    wanted: &str,
+) -> Result<NodeId, Failure> {
+    only(&called(&candidates(nodes), wanted), wanted)
+        .map_err(|err| err.with_remedy("this takes a whole name or a whole id"))
+}
+
+fn called<'n, 'a>(nodes: &'n [Candidate<'a>], wanted: &str) -> Vec<&'n Candidate<'a>> {
+    match nodes.iter().find(|(_, text, _)| text == wanted) {
+        Some(node) => vec![node],
+        None => nodes.iter().filter(|(.., name)| *name == wanted).collect(),
+    }
+}
+
+fn only(found: &[&Candidate<'_>], wanted: &str) -> Result<NodeId, Failure> {
+    match found {
         [] => Err(Failure::NoSuch(format!(
             "no node is called {wanted:?} (node_not_found)"
         ))),
@@ -123,6 +172,19 @@ mod tests {
         assert_eq!(find("web-2").unwrap(), NODES[1].0);
         assert_eq!(find(NODES[3].0).unwrap(), NODES[3].0);
         assert_eq!(find("01911").unwrap(), NODES[2].0);
+    }
+
+    #[test]
+    fn for_what_is_not_undone_a_node_is_named_in_full() {
+        let nodes = || NODES.map(|(id, name)| (id.parse().unwrap(), name));
+        let whole = |wanted| pick_whole(nodes(), wanted).map(|id| id.to_string());
+        assert_eq!(whole("web-2").unwrap(), NODES[1].0);
+        assert_eq!(whole(NODES[3].0).unwrap(), NODES[3].0);
+        assert_eq!(whole("twin").unwrap_err().exit(), Exit::Usage);
+        assert_eq!(
+            whole("01911").unwrap_err().words(),
+            "muster: no node is called \"01911\" (node_not_found); this takes a whole name or a whole id"
+        );
     }
 
     #[test]

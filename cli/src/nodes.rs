@@ -42,12 +42,18 @@ pub(crate) enum NodeCommand {
     /// Have nodes change their keys; the old one counts until the new one is used
     RotateKey(RotateKeyArgs),
     /// Decommission a node: its key opens nothing any more, its history stays
-    Rm(NodeArg),
+    Rm(RmArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct NodeArg {
     /// Its name, its id, or the beginning of its id
+    node: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// Its whole name or its whole id
     node: String,
 }
 
@@ -81,7 +87,7 @@ pub(crate) async fn list(session: &Session, args: ListArgs) -> Result<Exit, Fail
     session.screen.list(
         &nodes,
         "nodes",
-        |node| text::line(&node.name).into_owned(),
+        |node| node.name.clone(),
         |nodes, wide| table(nodes, wide, Timestamp::now()),
     )?;
     Ok(Exit::Success)
@@ -98,22 +104,24 @@ pub(crate) async fn run(session: &Session, command: NodeCommand) -> Result<Exit,
             )?;
         }
         NodeCommand::RotateKey(args) => rotate_keys(session, args).await?,
-        NodeCommand::Rm(NodeArg { node }) => {
+        NodeCommand::Rm(RmArgs { node }) => {
             let (client, project) = session.control()?;
-            let id = lookup::node_id(&client, project, &node).await?;
+            let id = lookup::whole_node_id(&client, project, &node).await?;
             let gone: NodeSummary = client
                 .delete(&Route::new(["v1", "nodes", &id.to_string()]))
                 .await?;
-            let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+            let name = |node: &NodeSummary| node.name.clone();
             session.screen.one(&gone, name, |node, wide| {
                 table(std::slice::from_ref(node), wide, Timestamp::now())
             })?;
+            let words = format!("decommissioned {} ({})", gone.name, gone.id);
+            session.screen.say(&text::line(&words));
         }
         NodeCommand::Label(LabelArgs { node, changes }) => {
             let patch = parse_changes(&changes).map_err(Failure::Usage)?;
             let (client, project) = session.control()?;
             let changed = label(&client, project, &node, &patch).await?;
-            let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+            let name = |node: &NodeSummary| node.name.clone();
             session.screen.one(&changed, name, |node, wide| {
                 table(std::slice::from_ref(node), wide, Timestamp::now())
             })?;
@@ -141,7 +149,7 @@ async fn rotate_keys(session: &Session, args: RotateKeyArgs) -> Result<(), Failu
     let name = |id: &NodeId| names.get(id).cloned().unwrap_or_else(|| id.to_string());
     session.screen.one(
         &answer,
-        |answer| answer.asked.iter().map(name).collect::<Vec<_>>().join("\n"),
+        |answer| answer.asked.iter().map(name).collect::<Vec<_>>(),
         |answer, _| {
             let mut table = Table::new(&["NODE", "RESULT"], &[], false);
             for node in &answer.asked {
@@ -223,7 +231,7 @@ fn table(nodes: &[NodeSummary], wide: bool, now: Timestamp) -> Table {
 
 fn show(session: &Session, node: &NodeSummary) -> Result<(), Failure> {
     let screen = &session.screen;
-    let name = |node: &NodeSummary| text::line(&node.name).into_owned();
+    let name = |node: &NodeSummary| node.name.clone();
     screen.one(node, name, |node, _| facts(node))?;
     if matches!(screen.format(), Format::Table | Format::Wide) && !node.actions.is_empty() {
         screen.print("")?;

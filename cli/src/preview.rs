@@ -3,25 +3,20 @@
 use muster_shared::wire::DispatchPreview;
 
 use crate::{
-    execution_rollout,
-    failure::Failure,
-    problem,
-    render::{Format, Screen},
-    table::Table,
-    text,
+    execution_rollout, failure::Failure, lookup::NodeNames, problem, render::Screen, table::Table, text,
 };
 
 /// The nodes on standard output, the words about them on standard error; JSON is the whole answer.
-pub(crate) fn show(screen: &Screen, preview: &DispatchPreview) -> Result<(), Failure> {
-    screen.say(&words(preview));
-    if screen.format() == Format::Name {
-        let mut targets = preview.targets.iter();
-        return targets.try_for_each(|target| screen.print(&target.node_name));
-    }
-    screen.one(preview, |preview| preview.action.to_string(), targets)
+pub(crate) fn show(screen: &Screen, preview: &DispatchPreview, dropped: &NodeNames) -> Result<(), Failure> {
+    screen.say(&words(preview, dropped));
+    let names = |preview: &DispatchPreview| -> Vec<String> {
+        let targets = preview.targets.iter();
+        targets.map(|target| target.node_name.clone()).collect()
+    };
+    screen.one(preview, names, targets)
 }
 
-fn words(preview: &DispatchPreview) -> String {
+fn words(preview: &DispatchPreview, dropped: &NodeNames) -> String {
     let count = usize::try_from(preview.target_count).unwrap_or(usize::MAX);
     let mut words = format!(
         "dry run, nothing was sent: {} ({}) would go to {}, with {} s to end",
@@ -41,7 +36,7 @@ fn words(preview: &DispatchPreview) -> String {
     }
     if !preview.dropped.is_empty() {
         words.push('\n');
-        words.push_str(&problem::dropped(&preview.dropped));
+        words.push_str(&problem::dropped(&preview.dropped, dropped));
     }
     words
 }
@@ -52,7 +47,7 @@ fn targets(preview: &DispatchPreview, wide: bool) -> Table {
         let mut table = Table::new(&["NODE", "ID"], &[], wide);
         for target in &preview.targets {
             table.row([
-                text::line(&target.node_name).into_owned().into(),
+                target.node_name.as_str().into(),
                 target.node_id.to_string().into(),
             ]);
         }
@@ -63,7 +58,7 @@ fn targets(preview: &DispatchPreview, wide: bool) -> Table {
         let wave = 1 + plan.waves.iter().take_while(|wave| wave.up_to < place).count();
         table.row([
             wave.to_string().into(),
-            text::line(&target.node_name).into_owned().into(),
+            target.node_name.as_str().into(),
             target.node_id.to_string().into(),
         ]);
     }
@@ -83,6 +78,7 @@ mod tests {
     fn it_says_that_nothing_was_sent_how_many_there_are_and_who_was_dropped() {
         let at = Timestamp::from_millis(0);
         let node = NodeId::mint(at, [1; 10]);
+        let names = NodeNames::from([(node, "db-2".to_owned())]);
         let mut preview = DispatchPreview {
             project_id: muster_shared::ids::ProjectId::mint(at, [2; 10]),
             domain_id: muster_shared::ids::DomainId::mint(at, [3; 10]),
@@ -100,7 +96,7 @@ mod tests {
             dropped: Vec::new(),
         };
         assert_eq!(
-            words(&preview),
+            words(&preview, &names),
             "dry run, nothing was sent: backup (hook) would go to 1 node, with 300 s to end"
         );
         preview.target_count = 2000;
@@ -110,10 +106,10 @@ mod tests {
             sample: vec![node],
         });
         assert_eq!(
-            words(&preview),
+            words(&preview, &names),
             format!(
                 "dry run, nothing was sent: backup (hook) would go to 2000 nodes, with 300 s to end; 1 of them are shown\n  \
-                 dropped 1 node: action_not_declared: {node}"
+                 dropped 1 node: action_not_declared: db-2"
             )
         );
         assert_eq!(
@@ -122,9 +118,9 @@ mod tests {
         );
         preview.rollout = Some(execution_rollout::tests::rollout().plan);
         assert!(
-            words(&preview).contains("\n3 waves by name: up to 1 (+1), "),
+            words(&preview, &names).contains("\n3 waves by name: up to 1 (+1), "),
             "{}",
-            words(&preview)
+            words(&preview, &names)
         );
         assert_eq!(
             targets(&preview, false).render(false),

@@ -7,7 +7,7 @@ use muster_shared::{
     wire::{Dropped, Problem},
 };
 
-use crate::{exit::Exit, text};
+use crate::{exit::Exit, lookup::NodeNames, text};
 
 /// What control refuses a dispatch with that matches nodes, none of which passes the gates: it names whom they dropped.
 /// Without anybody dropped each of them is another refusal.
@@ -29,7 +29,7 @@ pub(crate) fn exit(problem: &Problem) -> Exit {
 }
 
 /// Follows `muster: ` on standard error.
-pub(crate) fn explain(problem: &Problem, selector: Option<&str>) -> String {
+pub(crate) fn explain(problem: &Problem, selector: Option<&str>, names: &NodeNames) -> String {
     let verb = if problem.status >= 500 {
         "control failed"
     } else {
@@ -50,7 +50,7 @@ pub(crate) fn explain(problem: &Problem, selector: Option<&str>) -> String {
         let _ = write!(words, "\n{}", caret(selector, position));
     }
     if !problem.dropped.is_empty() {
-        let _ = write!(words, "\n{}", dropped(&problem.dropped));
+        let _ = write!(words, "\n{}", dropped(&problem.dropped, names));
     }
     if let Some(id) = &problem.correlation_id {
         let _ = write!(words, "\n  correlation id: {}", text::line(id));
@@ -72,20 +72,24 @@ fn caret(selector: &str, position: usize) -> String {
     format!("  {shown}\n  {:column$}^", "")
 }
 
-/// One line per gate that dropped nodes.
-pub(crate) fn dropped(gates: &[Dropped]) -> String {
+/// One line per gate that dropped nodes; those without a name go by their ids.
+pub(crate) fn dropped(gates: &[Dropped], names: &NodeNames) -> String {
     let lines: Vec<_> = gates
         .iter()
         .map(|gate| {
-            let sample: Vec<_> = gate.sample.iter().map(ToString::to_string).collect();
+            let called = |id| match names.get(id) {
+                Some(name) => text::line(name).into_owned(),
+                None => id.to_string(),
+            };
+            let sample: Vec<_> = gate.sample.iter().map(called).collect();
             let count = usize::try_from(gate.count).unwrap_or(usize::MAX);
-            let names = match sample.len() {
+            let which = match sample.len() {
                 0 => String::new(),
                 shown if shown >= count => format!(": {}", sample.join(", ")),
                 _ => format!(", among them {}", sample.join(", ")),
             };
             format!(
-                "  dropped {}: {}{names}",
+                "  dropped {}: {}{which}",
                 text::count(count, "node"),
                 text::line(&gate.reason)
             )
@@ -119,7 +123,7 @@ mod tests {
         let mut refusal = problem(400, "malformed_selector", "expected a comma or the end");
         refusal.position = Some(9);
         assert_eq!(
-            explain(&refusal, Some("role=web tier")),
+            explain(&refusal, Some("role=web tier"), &NodeNames::new()),
             "refused: expected a comma or the end (malformed_selector)\n  role=web tier\n           ^"
         );
     }
@@ -135,25 +139,27 @@ mod tests {
 
     #[test]
     fn an_empty_cohort_says_who_was_dropped_and_why() {
-        let node = NodeId::mint(Timestamp::from_millis(0), [1; 10]);
+        let node = |n| NodeId::mint(Timestamp::from_millis(0), [n; 10]);
+        let names = NodeNames::from([(node(1), "db\n1".to_owned())]);
         let mut refusal = problem(422, "selector_empty_cohort", "no node is left");
         refusal.dropped = vec![
             Dropped {
                 reason: "action_not_declared".into(),
                 count: 1,
-                sample: vec![node],
+                sample: vec![node(1)],
             },
             Dropped {
                 reason: "insufficient_relation".into(),
                 count: 3,
-                sample: vec![node],
+                sample: vec![node(1), node(2)],
             },
         ];
         assert_eq!(
-            explain(&refusal, Some("role=web")),
+            explain(&refusal, Some("role=web"), &names),
             format!(
-                "refused: no node is left (selector_empty_cohort)\n  dropped 1 node: action_not_declared: {node}\n  \
-                 dropped 3 nodes: insufficient_relation, among them {node}"
+                "refused: no node is left (selector_empty_cohort)\n  dropped 1 node: action_not_declared: db\\n1\n  \
+                 dropped 3 nodes: insufficient_relation, among them db\\n1, {}",
+                node(2)
             )
         );
         assert_eq!(exit(&refusal), Exit::NoMatch);

@@ -14,6 +14,7 @@ use crate::{
     execution_rollout, execution_show,
     exit::Exit,
     failure::Failure,
+    lookup::{self, NodeNames},
     params::ParamArgs,
     preview, problem,
     render::Format,
@@ -133,21 +134,27 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
     };
     let dispatch = Route::project(project, ["executions", "dispatch"]);
     if args.dry_run {
-        let preview: DispatchPreview = client
-            .post(&Route::project(project, ["executions", "preview"]), &request)
-            .await
-            .map_err(|err| err.about_selector(request.selector.as_deref()))?;
-        preview::show(screen, &preview)?;
+        let preview = Route::project(project, ["executions", "preview"]);
+        let preview: DispatchPreview = match client.post(&preview, &request).await {
+            Ok(preview) => preview,
+            Err(err) => return Err(explained(&client, project, &request, err).await),
+        };
+        let names = lookup::names_of(&client, project, &preview.dropped).await;
+        preview::show(screen, &preview, &names)?;
         return Ok(Exit::Success);
     }
     // The handler stands before anything is sent: from there on, that nothing was done is not known.
-    let dispatched: Execution = tokio::select! {
+    let answered = tokio::select! {
         biased;
         () = wait::interrupted() => return Err(Failure::InterruptedSending { action: args.action }),
-        answered = resend::until_answered(&client, &dispatch, &request) => answered,
-    }
-    .map_err(|err| err.about_selector(request.selector.as_deref()))?;
-    screen.say(&announcement(&dispatched));
+        answered = resend::until_answered::<Execution>(&client, &dispatch, &request) => answered,
+    };
+    let dispatched = match answered {
+        Ok(dispatched) => dispatched,
+        Err(err) => return Err(explained(&client, project, &request, err).await),
+    };
+    let names = lookup::names_of(&client, project, &dispatched.dropped).await;
+    screen.say(&announcement(&dispatched, &names));
     if !args.wait {
         match screen.format() {
             Format::Json => screen.json(&dispatched)?,
@@ -160,6 +167,13 @@ pub(crate) async fn run(session: &Session, args: RunArgs) -> Result<Exit, Failur
     let settled = wait::until_settled(&client, project, &dispatched, args.wait_timeout, screen).await?;
     execution_show::report(screen, &settled)?;
     Ok(wait::exit_of(&settled))
+}
+
+/// A refusal with what it is about: the selector, and the nodes by their names.
+async fn explained(client: &Client, project: ProjectId, request: &DispatchRequest, err: Failure) -> Failure {
+    lookup::named(client, project, err)
+        .await
+        .about_selector(request.selector.as_deref())
 }
 
 /// The schemas that nodes declare for the action, or none: then every text stays a text, and control judges it.
@@ -178,7 +192,7 @@ fn whole_seconds(timeout: Duration) -> i64 {
     i64::try_from(seconds::whole(timeout)).unwrap_or(i64::MAX)
 }
 
-fn announcement(execution: &Execution) -> String {
+fn announcement(execution: &Execution, dropped: &NodeNames) -> String {
     let nodes = usize::try_from(execution.target_count()).unwrap_or(usize::MAX);
     let nodes = text::count(nodes, "node");
     let mut words = format!("dispatched {} to {nodes} as {}", execution.action, execution.id);
@@ -187,7 +201,7 @@ fn announcement(execution: &Execution) -> String {
     }
     if !execution.dropped.is_empty() {
         words.push('\n');
-        words.push_str(&problem::dropped(&execution.dropped));
+        words.push_str(&problem::dropped(&execution.dropped, dropped));
     }
     words
 }

@@ -1,4 +1,5 @@
-//! Values as people read them. Whatever a node or a server wrote passes through [`line`] before a terminal sees it.
+//! Values as people read them. Whatever a node or a server wrote passes through [`line`] before a terminal sees it:
+//! the screen and the tables do that themselves, for every command.
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
@@ -19,12 +20,54 @@ pub(crate) fn line(raw: &str) -> Cow<'_, str> {
         match c {
             '\n' => out.push_str("\\n"),
             '\t' => out.push(' '),
-            '\r' => out.push_str("\\r"),
-            c if is_unprintable(c) => {
-                // Writing into a String cannot fail.
-                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => out.push(c),
+            c => push(&mut out, c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn push(out: &mut String, c: char) {
+    match c {
+        '\r' => out.push_str("\\r"),
+        c if is_unprintable(c) => {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+        }
+        c => out.push(c),
+    }
+}
+
+/// Text of an output: its lines and tabs stay, and all else is as in [`line`].
+pub(crate) fn push_printable(out: &mut String, raw: &str) {
+    for c in raw.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c => push(out, c),
+        }
+    }
+}
+
+/// The same of several lines, which stay lines.
+pub(crate) fn lines(raw: &str) -> Cow<'_, str> {
+    if !raw.chars().any(|c| c != '\n' && is_unprintable(c)) {
+        return Cow::Borrowed(raw);
+    }
+    let lines: Vec<_> = raw.split('\n').map(line).collect();
+    Cow::Owned(lines.join("\n"))
+}
+
+/// JSON that says the same to whoever parses it, and commands no terminal: what is unprintable is only inside strings.
+pub(crate) fn json(raw: &str) -> Cow<'_, str> {
+    if !raw.chars().any(|c| c != '\n' && is_unprintable(c)) {
+        return Cow::Borrowed(raw);
+    }
+    let mut out = String::with_capacity(raw.len() + 8);
+    for c in raw.chars() {
+        if c != '\n' && is_unprintable(c) {
+            // Writing into a String cannot fail. No such character needs more than four digits.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
         }
     }
     Cow::Owned(out)
@@ -111,6 +154,20 @@ mod tests {
     fn foreign_text_cannot_command_the_terminal() {
         assert_eq!(line("plain ü"), "plain ü");
         assert_eq!(line("a\x1b[31m\nb\tc\u{202e}"), "a\\u{1b}[31m\\nb c\\u{202e}");
+    }
+
+    #[test]
+    fn lines_stay_lines_and_json_means_the_same() {
+        assert_eq!(lines("one\ntwo"), "one\ntwo");
+        assert_eq!(lines("one\x1b[2J\n\ttwo\r\n"), "one\\u{1b}[2J\n two\\r\n");
+        let name = "a\u{9b}2J\x1b\u{202e}\n";
+        let raw = serde_json::to_string_pretty(&[name]).unwrap();
+        let shown = json(&raw);
+        assert!(
+            !shown.chars().any(|c| c != '\n' && is_unprintable(c)),
+            "{shown:?}"
+        );
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [name]);
     }
 
     #[test]

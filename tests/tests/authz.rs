@@ -514,9 +514,10 @@ async fn an_operator_grants_lists_and_takes_away_by_the_command_line() {
         listed.stdout.contains(&subject) && listed.stdout.contains("domain:"),
         "{listed:?}"
     );
-    let _ = muster(&["grant", "--delete", &subject, "act", &node])
+    let said = muster(&["grant", "--delete", &subject, "act", &node])
         .await
         .expect(0);
+    assert_eq!(said.stderr, format!("taken away: {subject} act {node}\n"));
     let _ = ci.muster(&["run", "ping", "--all", "--wait"]).await.expect(6);
     let _ = muster(&["grant", "--delete", &subject, "act", &node])
         .await

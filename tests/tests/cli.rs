@@ -375,3 +375,130 @@ fn interrupt(child: &tokio::process::Child) {
     let pid = pid.and_then(rustix::process::Pid::from_raw).expect("it runs");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("an own child can be signalled");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_is_given_or_said_to_be_missing_alike_for_one_node_and_for_many() {
+    let world = World::new().await;
+    let mut nodes = Vec::new();
+    for name in ["one", "two"] {
+        let node = world
+            .node(name)
+            .hook("mute", "#!/bin/sh\n")
+            .hook("loud", "#!/bin/sh\nprintf 'a\\033[2Jb\\n'\n")
+            .hook("slow", "#!/bin/sh\nsleep 60\n");
+        nodes.push(node.start().await);
+    }
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let dispatched = async |args: &[&str]| {
+        let run = [&["run"], args, &["--all", "-o", "name"]].concat();
+        muster(&run).await.expect(0).stdout.trim().to_owned()
+    };
+    let mute = dispatched(&["mute", "--wait"]).await;
+    let id = nodes[0].id.to_string();
+    let shown = muster(&["node", "show", &id, "-o", "name"]).await.expect(0);
+    let name = shown.stdout.trim();
+
+    let said = muster(&["execution", "output", &mute, "--node", &id])
+        .await
+        .expect(0);
+    assert!(said.stdout.is_empty() && said.stderr.is_empty(), "{said:?}");
+    let said = muster(&["execution", "output", &mute]).await.expect(0);
+    assert!(
+        said.stdout.contains(&format!("==> {name} <==\n")) && said.stderr.is_empty(),
+        "{said:?}"
+    );
+    let items = muster(&["execution", "output", &mute, "-o", "json"])
+        .await
+        .expect(0)
+        .json()["items"]
+        .take();
+    assert_eq!(
+        (items.as_array().map(Vec::len), &items[0]["output"]),
+        (Some(2), &json!(""))
+    );
+
+    let slow = dispatched(&["slow"]).await;
+    for args in [&["--node", &id][..], &[]] {
+        let said = muster(&[&["execution", "output", &slow], args].concat())
+            .await
+            .expect(5);
+        assert!(
+            said.stdout.is_empty() && said.stderr.contains(&format!("{name}: it has not ended yet\n")),
+            "{said:?}"
+        );
+    }
+    let _ = muster(&["execution", "cancel", &slow, "--wait"]).await;
+
+    let loud = dispatched(&["loud", "--wait"]).await;
+    let said = muster(&["execution", "output", &loud, "--node", &id, "--range", "500-"])
+        .await
+        .expect(5);
+    assert!(said.stderr.contains("its output has no such bytes"), "{said:?}");
+    // A program gets every byte, and whoever looks at it no command to the terminal.
+    let said = muster(&["execution", "output", &loud, "--node", &id])
+        .await
+        .expect(0);
+    assert_eq!(said.stdout, "a\u{1b}[2Jb\n");
+    let seen = on_a_terminal(&world, &format!("execution output {loud} --node {id}")).await;
+    assert_eq!(seen, "a\\u{1b}[2Jb\r\n");
+    let seen = on_a_terminal(&world, &format!("execution output {loud} --node {id} -o raw")).await;
+    assert_eq!(seen, "a\u{1b}[2Jb\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_were_dropped_are_called_by_their_names() {
+    let world = World::new().await;
+    let _one = world.node("one").hook("first", OK).start().await;
+    let two = world.node("two").hook("second", OK).start().await;
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let shown = muster(&["node", "show", &two.id.to_string(), "-o", "name"])
+        .await
+        .expect(0);
+    let name = shown.stdout.trim();
+
+    let dropped = format!("dropped 1 node: action_not_declared: {name}\n");
+    for more in [&["--dry-run"][..], &["--wait"]] {
+        let said = muster(&[&["run", "first", "--all"], more].concat())
+            .await
+            .expect(0);
+        assert!(said.stderr.contains(&dropped), "{said:?}");
+    }
+    for more in [&["--dry-run"][..], &["--wait"]] {
+        let said = muster(&[&["run", "first", "--all", "--expect", "2"], more].concat())
+            .await
+            .expect(5);
+        assert!(said.stderr.contains(dropped.trim()), "{said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_removed_by_its_whole_name_and_then_goes_by_its_id() {
+    let world = World::new().await;
+    let node = world.node("one").start().await;
+    let id = node.id.to_string();
+    let muster = async |args: &[&str]| world.operator.muster(args).await;
+    let shown = muster(&["node", "show", &id[..13], "-o", "name"]).await.expect(0);
+    let name = shown.stdout.trim();
+    let _ = muster(&["run", "ping", "--node", name, "--wait"]).await.expect(0);
+
+    let _ = muster(&["node", "rm", &id[..13]]).await.expect(5);
+    let said = muster(&["node", "rm", name]).await.expect(0);
+    assert_eq!(said.stderr, format!("decommissioned {name} ({id})\n"));
+    let said = muster(&["executions", "--node", name]).await.expect(5);
+    assert!(said.stderr.contains("removed nodes go by their id"), "{said:?}");
+    let said = muster(&["executions", "--node", &id]).await.expect(0);
+    assert!(said.stdout.contains("ping"), "{said:?}");
+}
+
+/// What a terminal is given, on which somebody runs `muster`.
+async fn on_a_terminal(world: &World, args: &str) -> String {
+    let muster = world.operator.muster_command();
+    let mut terminal = tokio::process::Command::new("script");
+    terminal.env_clear();
+    for (name, value) in muster.as_std().get_envs() {
+        terminal.env(name, value.unwrap_or_default());
+    }
+    let line = format!("{} {args}", muster.as_std().get_program().to_string_lossy());
+    terminal.args(["-qec", &line, "/dev/null"]);
+    muster_tests::operator::said_by(terminal).await.expect(0).stdout
+}
