@@ -328,6 +328,15 @@ async fn a_wait_that_ends_early_still_names_the_execution() {
     assert_eq!(ended.status.code(), Some(130), "{ended:?}");
     let shown: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
     assert_eq!(shown["id"], json!(id));
+    for execution in world.operator.executions().await {
+        let id = execution.id.to_string();
+        let _ = world
+            .operator
+            .muster(&["execution", "cancel", &id])
+            .await
+            .expect(0);
+        assert_eq!(world.settled(execution.id).await.status, Status::Cancelled);
+    }
 }
 
 /// A program that takes a request and never answers it.
