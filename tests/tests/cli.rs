@@ -455,6 +455,30 @@ async fn an_output_is_given_or_said_to_be_missing_alike_for_one_node_and_for_man
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_calls_its_hooks_commands_no_terminal() {
+    let world = World::new().await;
+    let node = world.node("one").hook("good", OK).start().await;
+    node.install_hook("bad\u{1b}[2J\u{202e}", OK);
+    for format in ["table", "name", "json"] {
+        let said = until("the refusal is known", async || {
+            let said = world.operator.muster(&["hooks", "-o", format]).await.expect(0);
+            said.stdout.contains("bad").then_some(said)
+        })
+        .await;
+        // JSON has its own escapes.
+        let shown = if format == "json" {
+            "bad\\u001b[2J\\u202e"
+        } else {
+            "bad\\u{1b}[2J\\u{202e}"
+        };
+        assert!(said.stdout.contains(shown), "{said:?}");
+        assert!(said.stderr.contains("bad\\u{1b}[2J\\u{202e} on "), "{said:?}");
+        let commands = |words: &str| words.contains(['\u{1b}', '\u{202e}']);
+        assert!(!commands(&said.stdout) && !commands(&said.stderr), "{said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_were_dropped_are_called_by_their_names() {
     let world = World::new().await;
     let _one = world.node("one").hook("first", OK).start().await;
