@@ -63,7 +63,7 @@ impl Missing {
 enum Standing {
     /// Control has it, or knows why not.
     Ask,
-    /// The action ended and wrote nothing.
+    /// The action ended by itself, and wrote nothing.
     Empty,
     Missing(Missing),
 }
@@ -75,12 +75,15 @@ fn standing(target: &ExecutionTarget) -> Standing {
     if !target.status.is_terminal() {
         return Standing::Missing(Missing::NotEnded);
     }
-    match (&target.output_error, target.output_bytes) {
-        (Some(why), _) => Standing::Missing(Missing::NotBrought(why.clone())),
-        (None, None) => Standing::Empty,
-        // It was announced, and may have come meanwhile.
-        (None, Some(_)) => Standing::Ask,
+    if let Some(why) = &target.output_error {
+        return Standing::Missing(Missing::NotBrought(why.clone()));
     }
+    // Its exit status came with whatever it wrote. Of an action that was lost, or that nobody heard of any more, only control can say
+    // what came meanwhile, and nobody that there was nothing.
+    if target.exit_code.is_some() && target.output_bytes.is_none() {
+        return Standing::Empty;
+    }
+    Standing::Ask
 }
 
 impl Source<'_> {
@@ -164,21 +167,28 @@ pub(crate) fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use muster_shared::{
-        status::Status::{self, Cancelled, Started, Succeeded, Timeout},
-        wire::{Base64, Problem},
+        status::Status::{self, Cancelled, Failed, Started, Succeeded, Timeout},
+        wire::Base64,
     };
 
     use super::*;
-    use crate::execution_show::tests::execution;
+    use crate::{execution_show::tests::execution, problem::tests::problem};
 
     fn target(status: Status) -> ExecutionTarget {
         execution(&[("web-1", status)]).targets.remove(0)
     }
 
     #[test]
-    fn an_end_without_an_output_is_an_empty_one() {
-        for ended in [Succeeded, Cancelled, Timeout] {
-            assert_eq!(standing(&target(ended)), Standing::Empty, "{ended}");
+    fn only_of_what_ended_by_itself_is_it_known_that_it_wrote_nothing() {
+        for ended in [Succeeded, Failed] {
+            let mut target = target(ended);
+            target.exit_code = Some(0);
+            assert_eq!(standing(&target), Standing::Empty, "{ended}");
+        }
+        for ended in [Failed, Cancelled, Timeout] {
+            let mut target = target(ended);
+            target.exit_code = None;
+            assert_eq!(standing(&target), Standing::Ask, "{ended}");
         }
         assert_eq!(standing(&target(Started)), Standing::Missing(Missing::NotEnded));
     }
@@ -205,18 +215,7 @@ mod tests {
     #[test]
     fn a_part_that_is_not_there_is_told_apart_from_an_output_that_is_not() {
         let refused = |code: &str| Failure::Refused {
-            problem: Box::new(Problem {
-                kind: "about:blank".into(),
-                title: "title".into(),
-                status: 404,
-                detail: String::new(),
-                instance: "/v1/x".into(),
-                code: Some(code.into()),
-                position: None,
-                dropped: Vec::new(),
-                reason: None,
-                correlation_id: None,
-            }),
+            problem: Box::new(problem(404, code, "")),
             selector: None,
             names: crate::lookup::NodeNames::new(),
             retry_after: None,

@@ -99,11 +99,11 @@ pub(crate) fn dropped(gates: &[Dropped], names: &NodeNames) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use muster_shared::{ids::NodeId, time::Timestamp};
 
-    fn problem(status: u16, code: &str, detail: &str) -> Problem {
+    pub(crate) fn problem(status: u16, code: &str, detail: &str) -> Problem {
         Problem {
             kind: "about:blank".into(),
             title: "title".into(),
