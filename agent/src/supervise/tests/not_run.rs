@@ -60,13 +60,25 @@ fn what_fails_before_the_hook_is_there_is_told_as_no_start() {
 }
 
 #[test]
-fn a_supervisor_that_loses_the_claim_runs_nothing() {
+fn a_supervisor_that_comes_late_runs_nothing_takes_no_room_and_leaves_no_parameters() {
+    const GIVEN: u64 = 4096;
     let dir = tempfile::tempdir().unwrap();
     let script = "#!/bin/sh\necho ran >\"$MUSTER_PARAM_DIR/ran\"\n";
     let mut run = start_after(script, with_dir(&dir), |run| {
-        assert!(run.take_claim(&Claim::Daemon).unwrap())
+        assert!(run.take_claim(&Claim::Daemon).unwrap());
+        // Whoever has the attempt needed the room.
+        let reserved = fs::File::options()
+            .write(true)
+            .open(run.path().join("exit.json.tmp"));
+        reserved.unwrap().set_len(GIVEN).unwrap();
     });
     assert!(run.supervisor.wait().unwrap().success());
-    assert!(matches!(run.run_dir().examine("boot").unwrap(), Found::NeverRan));
+    let left = run.run_dir();
+    assert_eq!(
+        fs::metadata(left.path().join("exit.json.tmp")).unwrap().len(),
+        GIVEN
+    );
+    assert!(left.read_parameters().is_err());
+    assert!(matches!(left.examine("boot").unwrap(), Found::NeverRan));
     assert!(!dir.path().join("ran").exists());
 }
